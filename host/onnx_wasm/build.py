@@ -1,0 +1,148 @@
+"""Render the WAT templates, assemble the two module variants, write the kernel manifest.
+
+Runs at build time only (``build.sh`` and the hatchling hook), so it imports nothing of the
+package. What it writes into ``_wasm/``:
+
+* ``relaxed.wasm``: multiply-add is ``f32x4.relaxed_madd``;
+* ``strict.wasm``: multiply-add is a multiply and an add, the same bits on every machine;
+* ``manifest.json``: the kernels in table order with their argument types, and the build hash
+  that the modules carry as the exported global ``build_hash``. Kernel ids are table indices, so
+  a module and a manifest of different builds must never meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import wasmtime
+
+# Argument type -> (WAT value type, load instruction, words in the record).
+# "words" is a list of i32 behind the fixed arguments; the kernel's local holds its address.
+ARGUMENT_TYPES: dict[str, tuple[str, str, int]] = {
+    "ptr": ("i32", "i32.load", 1),
+    "i32": ("i32", "i32.load", 1),
+    "f32": ("f32", "f32.load", 1),
+    "i64": ("i64", "i64.load align=4", 2),
+    "f64": ("f64", "f64.load align=4", 2),
+    "words": ("i32", "i32.load", 1),
+}
+HEADER_WORDS = 2  # kernel id | length << 16, units
+_LOCAL = re.compile(r"\(local (\$[^\s)]+) ([^\s)]+)\)")
+
+VARIANTS = {"relaxed": True, "strict": False}
+
+
+class TemplateError(Exception):
+    """A template breaks a rule of the kernel ABI."""
+
+
+class KernelTable:
+    """The kernels of one render, in table order, and the ``kernel`` macro that adds them."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, dict[str, str]] = {}
+
+    def kernel(self, name: str, caller: Any = None, **args: str) -> str:
+        """Emit one kernel: a function of type ``(rec, begin, end)`` that loads its arguments."""
+        if name in self.kernels:
+            raise TemplateError(f"kernel {name} is defined twice")
+        unknown = {t for t in args.values() if t not in ARGUMENT_TYPES}
+        if unknown:
+            raise TemplateError(f"kernel {name}: unknown argument types {sorted(unknown)}")
+        self.kernels[name] = args
+        body, hoisted = hoist_locals(caller(), reserved={"$rec", "$begin", "$end"} | {f"${a}" for a in args})
+        declared, loads, offset = [], [], 4 * HEADER_WORDS
+        for arg, kind in args.items():
+            value_type, load, words = ARGUMENT_TYPES[kind]
+            instruction, _, align = load.partition(" ")
+            declared.append(f"(local ${arg} {value_type})")
+            value = f"({instruction} offset={offset} {align} (local.get $rec))"
+            if kind == "words":
+                value = f"(i32.add (local.get $rec) {value})"
+            loads.append(f"(local.set ${arg} {value})")
+            offset += 4 * words
+        head = "(param $rec i32) (param $begin i32) (param $end i32)"
+        return f"(func ${name} (type $kernel) {head}\n  {' '.join(declared + hoisted)}\n  " + "\n  ".join(loads) + f"\n{body})\n"
+
+    def function(self, name: str, signature: str, caller: Any) -> str:
+        """Emit a plain function whose locals may be declared anywhere in its body."""
+        body, hoisted = hoist_locals(caller())
+        return f"(func ${name} {signature}\n  {' '.join(hoisted)}\n{body})\n"
+
+
+def hoist_locals(body: str, reserved: frozenset[str] | set[str] = frozenset()) -> tuple[str, list[str]]:
+    """Take ``(local $x type)`` out of a body; the same name may recur with the same type."""
+    seen: dict[str, str] = {}
+    for name, value_type in _LOCAL.findall(body):
+        if name in reserved or seen.setdefault(name, value_type) != value_type:
+            raise TemplateError(f"local {name} is declared twice with different meanings")
+    return _LOCAL.sub("", body), [f"(local {n} {t})" for n, t in seen.items()]
+
+
+def render(root: Path, *, relaxed: bool) -> tuple[str, dict[str, dict[str, str]]]:
+    """Return the module's text without its hash, and its kernels in table order."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([root / "kernels_wat", root / "wasm"]),
+        line_statement_prefix=";;%",
+        line_comment_prefix=";;#",
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+        extensions=["jinja2.ext.do"],
+    )
+    table = KernelTable()
+    env.globals.update(kernel=table.kernel, function=table.function, relaxed=relaxed, fail=_fail)
+    parts = []
+    for folder in ("wasm", "kernels_wat"):
+        for path in sorted((root / folder).glob("*.wat.j2")):
+            if path.name != "module.wat.j2" and not path.name.startswith("_"):
+                parts.append(f";; {folder}/{path.name}\n{env.get_template(path.name).render()}")
+    module = env.get_template("module.wat.j2")
+    text = module.render(functions="\n".join(parts), kernels=list(table.kernels), build_hash="{build_hash}")
+    return text, table.kernels
+
+
+def _fail(message: str) -> str:
+    raise TemplateError(message)
+
+
+def build(root: Path, out: Path) -> None:
+    """Assemble both variants of the sources under ``root`` into the folder ``out``."""
+    rendered = {name: render(root, relaxed=relaxed) for name, relaxed in VARIANTS.items()}
+    kernels = [k for _, k in rendered.values()]
+    if any(k != kernels[0] for k in kernels):
+        raise TemplateError("the variants declare different kernels")
+    digest = hashlib.sha256("\0".join(text for text, _ in rendered.values()).encode()).digest()
+    build_hash = int.from_bytes(digest[:8], "little", signed=True)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, (text, _) in rendered.items():
+        wat = text.replace("{build_hash}", str(build_hash))
+        _replace(out / f"{name}.wasm", assemble(wat))
+    manifest = {"build_hash": build_hash, "kernels": [{"name": n, "args": a} for n, a in kernels[0].items()]}
+    _replace(out / "manifest.json", json.dumps(manifest, indent=0).encode())
+
+
+def assemble(wat: str) -> bytes:
+    """WAT text to wasm bytes; an error shows the line it is in."""
+    try:
+        return bytes(wasmtime.wat2wasm(wat))
+    except wasmtime.WasmtimeError as error:
+        raise TemplateError(f"the rendered WAT does not assemble:\n{error}") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    # Written whole or not at all: another process may be loading the file.
+    temporary = path.with_suffix(path.suffix + ".new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    package = Path(__file__).resolve().parent
+    build(package.parent.parent, package / "_wasm")
