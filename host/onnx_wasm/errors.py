@@ -1,0 +1,66 @@
+"""Every error that this package raises on purpose, under one base class.
+
+Each is also the Python exception of its natural kind, so ``except MemoryError`` works.
+"""
+
+from __future__ import annotations
+
+
+class OnnxWasmError(Exception):
+    """Base class of every error of this package."""
+
+
+class InvalidModelError(OnnxWasmError, ValueError):
+    """The bytes are not a usable ONNX model."""
+
+
+class UnsupportedModelError(OnnxWasmError, NotImplementedError):
+    """The model needs an operator, opset or type that has no implementation here."""
+
+
+class FeedError(OnnxWasmError, ValueError):
+    """A feed or fetch does not fit the model: its name, rank, dimension or value."""
+
+
+class FeedTypeError(OnnxWasmError, TypeError):
+    """A feed or fetch has the wrong type."""
+
+
+class ShapeError(OnnxWasmError, ValueError):
+    """Shapes or attributes of a node do not fit each other."""
+
+
+class NodeValueError(OnnxWasmError, ValueError):
+    """A node met a value outside its domain while running."""
+
+
+class NodeIndexError(OnnxWasmError, IndexError):
+    """A node met an index out of range while running."""
+
+
+class HeapMemoryError(OnnxWasmError, MemoryError):
+    """The heap cannot hold a request."""
+
+
+class DisposedError(OnnxWasmError, ValueError):
+    """A disposed tensor, session or closed runtime was used."""
+
+
+class LeaseError(OnnxWasmError, BufferError):
+    """Something cannot be done while numpy views of the heap are alive."""
+
+
+class HeapCorruptionError(OnnxWasmError, RuntimeError):
+    """The heap's invariants do not hold."""
+
+
+class KernelTrapError(OnnxWasmError, RuntimeError):
+    """A kernel trapped: a defect of this package, never of the input."""
+
+
+class EngineError(OnnxWasmError, RuntimeError):
+    """The WebAssembly engine or the built module cannot be used."""
+
+
+class CancelledError(OnnxWasmError, RuntimeError):
+    """A run was cancelled."""
