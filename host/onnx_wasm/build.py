@@ -67,7 +67,11 @@ class KernelTable:
             loads.append(f"(local.set ${arg} {value})")
             offset += 4 * words
         head = "(param $rec i32) (param $begin i32) (param $end i32)"
-        return f"(func ${name} (type $kernel) {head}\n  {' '.join(declared + hoisted)}\n  " + "\n  ".join(loads) + f"\n{body})\n"
+        return (
+            f"(func ${name} (type $kernel) {head}\n  {' '.join(declared + hoisted)}\n  "
+            + "\n  ".join(loads)
+            + f"\n{body})\n"
+        )
 
     def function(self, name: str, signature: str, caller: Any) -> str:
         """Emit a plain function whose locals may be declared anywhere in its body."""

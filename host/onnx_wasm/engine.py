@@ -163,7 +163,9 @@ class Instance:
         """
         func = self._exports[name]
         assert isinstance(func, wasmtime.Func)
-        call = _CALL(ctypes.cast(ffi.dll.wasmtime_func_call_unchecked, ctypes.c_void_p).value)
+        entry = ctypes.cast(ffi.dll.wasmtime_func_call_unchecked, ctypes.c_void_p).value
+        assert entry is not None
+        call = _CALL(entry)
         length = max(len(params), 1)
         raw = (ffi.wasmtime_val_raw * length)()
         trap = ctypes.c_void_p(0)
@@ -182,9 +184,7 @@ class Instance:
             self.calls += 1
             error = call(*args)
             if error:
-                raise wasmtime.WasmtimeError._from_ptr(
-                    ctypes.cast(error, ctypes.POINTER(ffi.wasmtime_error_t))  # type: ignore[arg-type]
-                )
+                raise wasmtime.WasmtimeError._from_ptr(ctypes.cast(error, ctypes.POINTER(ffi.wasmtime_error_t)))
             if trap.value:
                 pointer = ctypes.cast(trap.value, ctypes.POINTER(ffi.wasm_trap_t))
                 trap.value = None

@@ -1,0 +1,256 @@
+"""What an op sees while it is lowered: values, and a context to describe work with.
+
+An op only describes. It infers the shapes of its outputs, and emits records that compute them; nothing
+is allocated and nothing runs. Addresses are filled in later, by the plan.
+
+    @op("Relu", since=6)
+    def relu(cx: Context, x: Value) -> Value:
+        y = cx.out(x.shape, x.dtype, reuse=(x,))
+        cx.emit(f"relu_{x.dtype.short}", units=cx.chunks(y), x=x, y=y, n=y.size)
+        return y
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .dtypes import DType
+from .dtypes import from_numpy as dtype_from_numpy
+from .errors import OnnxWasmError, ShapeError
+from .model import Initializer, Node
+
+Array = NDArray[Any]
+Arg = "Value | int | float | Sequence[int] | None"
+Made = TypeVar("Made")
+
+# Elements per work unit of a flat elementwise kernel.
+CHUNK = 4096
+
+
+class Value:
+    """A tensor during lowering: concrete shape and type, and where its contents come from.
+
+    Exactly one of these describes the contents:
+
+    * ``known``: the host knows them (shapes, small integers); they reach the heap only if a record reads them;
+    * ``source``: a weight of the model;
+    * ``recipe``: records that compute it from weights alone, run once per session;
+    * none of them: computed by the tape in every run, or fed.
+
+    ``const`` holds for what depends on the model alone, not on shapes or feeds.
+    """
+
+    __slots__ = (
+        "const",
+        "dtype",
+        "known",
+        "name",
+        "offset",
+        "producer",
+        "recipe",
+        "reuse",
+        "root",
+        "shape",
+        "source",
+        "uses",
+    )
+
+    def __init__(self, shape: Sequence[int], dtype: DType, *, name: str = "", const: bool = False) -> None:
+        self.shape: tuple[int, ...] = tuple(shape)
+        self.dtype = dtype
+        self.name = name
+        self.const = const
+        self.known: Array | None = None
+        self.source: Initializer | None = None
+        self.recipe: Recipe | None = None
+        self.producer: Record | None = None
+        """The record that writes it, while an op may still fuse itself into that record."""
+        self.root: Value = self
+        """The value whose memory it lies in: itself, or what it is an alias of."""
+        self.offset = 0
+        """Bytes from the start of the root's memory."""
+        self.reuse: tuple[Value, ...] = ()
+        """Inputs whose memory it may take over, if nothing needs them any more."""
+        self.uses = 1
+        """How many nodes and graph outputs read it."""
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.nbytes(self.size)
+
+    def __repr__(self) -> str:
+        return f"Value({self.name or '?'}: {self.dtype}{list(self.shape)})"
+
+
+@dataclass(eq=False)
+class Record:
+    """One record of the tape to be: a kernel, its arguments by name, the node it works for."""
+
+    kernel: str
+    units: int
+    args: dict[str, Any]
+    node: Node
+    stream: tuple[str, int] | None = None
+    """(argument, bytes a unit): unit u reads only bytes [u * b, (u + 1) * b) of that argument, so a
+    weight can be packed piece by piece without ever lying in the heap unpacked."""
+
+    def values(self) -> list[Value]:
+        """The values among its arguments."""
+        return [a for a in self.args.values() if isinstance(a, Value)]
+
+
+@dataclass(eq=False)
+class Recipe:
+    """Records that compute constants from constants."""
+
+    records: list[Record] = field(default_factory=list)
+    made: list[Value] = field(default_factory=list)
+
+
+class NeedsValueError(Exception):
+    """Lowering must know the contents of a value that only a run can tell."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class Context:
+    """Collects what the ops of one graph describe, for one set of input shapes."""
+
+    def __init__(
+        self,
+        derived: dict[tuple[Any, ...], Any] | None = None,
+        evaluate: Callable[[Value], Array] | None = None,
+    ) -> None:
+        self.node = Node()
+        self.opset = 0
+        self.records: list[Record] = []
+        self.values: list[Value] = []
+        """Every value that the tape computes, in order of creation."""
+        # Constants made of constants, kept for the session: they do not change between shapes.
+        self._derived = {} if derived is None else derived
+        self._evaluate = evaluate
+        self._recipe: Recipe | None = None
+
+    # Values
+
+    def out(self, shape: Sequence[int], dtype: DType, *, reuse: Sequence[Value] = ()) -> Value:
+        """A new tensor that records of this op write. It may take over the memory of a value in ``reuse`` of
+        the same number of bytes, if this op is the last to read that; the kernel must then work in place."""
+        value = Value(shape, dtype)
+        value.reuse = tuple(reuse)
+        if any(d < 0 for d in value.shape):
+            self.fail(f"output shape {list(shape)} has a negative dimension")
+        self._add(value)
+        return value
+
+    def scratch(self, nbytes: int) -> Value:
+        """Working memory for one record; its contents are undefined before and after."""
+        value = Value((nbytes,), _U8)
+        self._add(value)
+        return value
+
+    def _add(self, value: Value) -> None:
+        if self._recipe is not None:
+            value.const, value.recipe = True, self._recipe
+            self._recipe.made.append(value)
+        else:
+            self.values.append(value)
+
+    def alias(self, x: Value, shape: Sequence[int], dtype: DType | None = None, *, offset: int = 0) -> Value:
+        """The same memory under another shape (or type of the same width), from ``offset`` bytes on."""
+        value = Value(shape, dtype or x.dtype, const=x.const)
+        value.root, value.offset = x.root, x.offset + offset
+        if value.size == x.size and value.dtype == x.dtype:
+            value.known = None if x.known is None else x.known.reshape(value.shape)
+            value.source, value.recipe = x.source, x.recipe
+            value.producer = x.producer if x.uses == 1 else None
+        else:
+            value.recipe = x.recipe
+        return value
+
+    def known(self, array: Array) -> Value:
+        """A tensor whose contents the host knows: shapes, and values of attributes."""
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        value = Value(array.shape, dtype_from_numpy(array.dtype))
+        value.known = array
+        return value
+
+    def read(self, x: Value) -> Array:
+        """The contents of a value that decides a shape, an index or a branch.
+
+        Raises NeedsValueError if only a run can tell; read before you emit.
+        """
+        if x.known is not None:
+            return x.known
+        if x.const and x.source is not None and x.offset == 0 and x.size == x.root.size:
+            return x.source.array().reshape(x.shape)
+        if x.const and self._evaluate is not None:
+            return self._evaluate(x)
+        raise NeedsValueError(x)
+
+    # Work
+
+    def emit(self, kernel: str, *, units: int = 1, stream: tuple[str, int] | None = None, **args: Any) -> Record:
+        """Add a record. ``units`` is how many independent pieces of work the kernel can split it into."""
+        record = Record(kernel, units, args, self.node, stream)
+        if self._recipe is not None:
+            self._recipe.records.append(record)
+        else:
+            self.records.append(record)
+        return record
+
+    def derived(self, key: str, sources: Sequence[Value], make: Callable[[], Made]) -> Made:
+        """What ``make`` emits and returns, once per session if all ``sources`` are constants.
+
+        For packed weights and folded constants: with constant sources the records run when the session first needs
+        the result, and the result stays in the heap; with others they are ordinary records of the tape. ``key`` must tell
+        apart all that ``make`` may produce from the same sources.
+        """
+        if self._recipe is not None or not all(s.const for s in sources):
+            return make()
+        full_key = (key, *((s.root, s.offset, s.shape) for s in sources))
+        if full_key not in self._derived:
+            self._recipe = Recipe()
+            try:
+                self._derived[full_key] = make()
+            finally:
+                self._recipe = None
+        result: Made = self._derived[full_key]
+        return result
+
+    def fusable(self, x: Value) -> Record | None:
+        """The record that writes ``x``, if this node is the only reader of ``x`` and may change that record."""
+        if x.producer is None or x.uses != 1 or x.const:
+            return None
+        return x.producer
+
+    @staticmethod
+    def chunks(x: Value) -> int:
+        """Work units of a flat elementwise kernel over ``x``."""
+        return -(-x.size // CHUNK)
+
+    # Errors
+
+    def fail(self, message: str, kind: type[OnnxWasmError] = ShapeError) -> NoReturn:
+        """Raise an error that names the node."""
+        raise kind(f"{self.node}: {message}")
+
+
+_U8 = dtype_from_numpy(np.dtype(np.uint8))

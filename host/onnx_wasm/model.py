@@ -1,0 +1,258 @@
+"""From a file or bytes to a Graph: nodes with plain attributes, weights with lazy contents."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+from onnx import AttributeProto, TensorProto, numpy_helper
+
+from . import dtypes
+from .dtypes import DType
+from .errors import InvalidModelError
+
+Array = NDArray[Any]
+Dimension = int | str | None
+"""A known size, a symbolic name, or unknown."""
+
+
+@dataclass(eq=False)
+class Node:
+    """One node; attributes are Python values (tensors as Initializer, graphs as Graph)."""
+
+    op_type: str = ""
+    name: str = ""
+    domain: str = ""
+    index: int = -1
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        domain = f"{self.domain}::" if self.domain else ""
+        return f'{domain}{self.op_type} "{self.name}" (node {self.index})'
+
+
+class Initializer:
+    """A weight: its shape and type now, its contents when asked. External data stays a memory map."""
+
+    def __init__(self, proto: TensorProto, folder: Path | None, where: str) -> None:
+        self.name = proto.name
+        self.shape: tuple[int, ...] = tuple(proto.dims)
+        self._proto = proto
+        self._folder = folder
+        self._where = where
+        try:
+            self.dtype: DType = dtypes.from_onnx(proto.data_type)
+        except ValueError as error:
+            raise InvalidModelError(f"{where}: tensor {proto.name!r}: {error}") from None
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.nbytes(self.size)
+
+    def array(self) -> Array:
+        """The contents in numpy's type for the element (packed bytes below 8 bits), C-contiguous."""
+        if self.dtype.bits < 8:
+            return self._packed()
+        try:
+            if self._proto.data_location == TensorProto.EXTERNAL:
+                return np.frombuffer(self._external(), self.dtype.numpy).reshape(self.shape)
+            array: Array = numpy_helper.to_array(self._proto)
+        except InvalidModelError:
+            raise
+        except Exception as error:
+            raise InvalidModelError(
+                f"{self._where}: tensor {self.name!r} ({self.dtype}{list(self.shape)}) cannot be read: {error}"
+            ) from error
+        if self.dtype is not dtypes.STRING:
+            array = array.view(self.dtype.numpy) if array.dtype != self.dtype.numpy else array  # type: ignore[arg-type]
+        return np.ascontiguousarray(array).reshape(self.shape)
+
+    def _packed(self) -> Array:
+        data = self._external() if self._proto.data_location == TensorProto.EXTERNAL else self._proto.raw_data
+        if not data and self._proto.int32_data:
+            data = bytes(v & 0xFF for v in self._proto.int32_data)
+        packed = np.frombuffer(data, np.uint8)
+        if packed.size != self.nbytes:
+            raise InvalidModelError(
+                f"{self._where}: tensor {self.name!r} ({self.dtype}{list(self.shape)}) has {packed.size} bytes of data, needs {self.nbytes}"
+            )
+        return packed
+
+    def _external(self) -> memoryview:
+        entries = {e.key: e.value for e in self._proto.external_data}
+        location = entries.get("location", "")
+        described = f"{self._where}: external data {location!r} of tensor {self.name!r}"
+        if self._folder is None:
+            raise InvalidModelError(f"{described}: a model given as bytes has no folder to find it in; give its path")
+        path = (self._folder / location).resolve()
+        if not location or not path.is_relative_to(self._folder.resolve()):
+            raise InvalidModelError(f"{described} must lie in the model's folder")
+        try:
+            offset = int(entries.get("offset", 0))
+            length = int(entries.get("length", self.nbytes))
+        except ValueError as error:
+            raise InvalidModelError(f"{described}: {error}") from None
+        if length != self.nbytes or offset < 0:
+            raise InvalidModelError(f"{described} has offset {offset} and length {length}, needs {self.nbytes} bytes")
+        if length == 0:
+            return memoryview(b"")
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < offset + length:
+                    raise InvalidModelError(f"{described}: {path} is shorter than {offset + length} bytes")
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise InvalidModelError(f"{described} cannot be opened: {error.strerror}: {path}") from None
+        return memoryview(mapped)[offset : offset + length]
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """A graph input or output as the model declares it."""
+
+    name: str
+    dtype: DType | None
+    """None for sequences and optionals."""
+    shape: tuple[Dimension, ...] | None
+    """None where the model does not say."""
+
+
+@dataclass(eq=False)
+class Graph:
+    """A graph or subgraph, names resolved, unused nodes kept."""
+
+    name: str
+    nodes: list[Node]
+    inputs: list[ValueInfo]
+    """Inputs that must be fed: those that are not weights with a default."""
+    overridable: dict[str, ValueInfo]
+    """Weights that are also graph inputs, whose default a feed may replace."""
+    outputs: list[ValueInfo]
+    initializers: dict[str, Initializer]
+    opsets: Mapping[str, int]
+    where: str
+    """The file, or "model bytes"."""
+
+    def uses(self) -> Counter[str]:
+        """How many node inputs and graph outputs read each name, subgraphs included."""
+        count: Counter[str] = Counter(o.name for o in self.outputs)
+        for node in self.nodes:
+            count.update(i for i in node.inputs if i)
+            for attribute in node.attributes.values():
+                for graph in attribute if isinstance(attribute, tuple) else (attribute,):
+                    if isinstance(graph, Graph):
+                        count.update(graph.uses())
+        return count
+
+
+def load(model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto) -> Graph:
+    """Read a model. Raises InvalidModelError, naming the file, for what is not one; OSError for no such file."""
+    folder: Path | None = None
+    where = "model bytes"
+    if isinstance(model, onnx.ModelProto):
+        proto, where = model, "ModelProto"
+    else:
+        if isinstance(model, (bytes, bytearray, memoryview)):
+            data = bytes(model)
+        else:
+            path = Path(model)
+            folder, where = path.parent, str(path)
+            data = path.read_bytes()
+        proto = onnx.ModelProto()
+        try:
+            proto.ParseFromString(data)
+        except DecodeError as error:
+            raise InvalidModelError(f"{where}: not an ONNX model, or truncated ({len(data)} bytes): {error}") from None
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise InvalidModelError(f"{where}: not an ONNX model: no {'graph' if proto.opset_import else 'opset_import'}")
+    opsets = {_domain(o.domain): o.version for o in proto.opset_import}
+    return _graph(proto.graph, opsets, folder, where)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _graph(proto: onnx.GraphProto, opsets: Mapping[str, int], folder: Path | None, where: str) -> Graph:
+    initializers = {t.name: Initializer(t, folder, where) for t in proto.initializer}
+    if proto.sparse_initializer:
+        raise InvalidModelError(f"{where}: sparse initializers are not supported")
+    inputs = [_value_info(i, where) for i in proto.input]
+    return Graph(
+        name=proto.name,
+        nodes=[_node(n, i, opsets, folder, where) for i, n in enumerate(proto.node)],
+        inputs=[i for i in inputs if i.name not in initializers],
+        overridable={i.name: i for i in inputs if i.name in initializers},
+        outputs=[_value_info(o, where) for o in proto.output],
+        initializers=initializers,
+        opsets=opsets,
+        where=where,
+    )
+
+
+def _node(proto: onnx.NodeProto, index: int, opsets: Mapping[str, int], folder: Path | None, where: str) -> Node:
+    return Node(
+        op_type=proto.op_type,
+        name=proto.name,
+        domain=_domain(proto.domain),
+        index=index,
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        attributes={a.name: _attribute(a, opsets, folder, where) for a in proto.attribute},
+    )
+
+
+def _attribute(proto: AttributeProto, opsets: Mapping[str, int], folder: Path | None, where: str) -> Any:
+    kind = proto.type
+    if kind == AttributeProto.TENSOR:
+        return Initializer(proto.t, folder, where)
+    if kind == AttributeProto.GRAPH:
+        return _graph(proto.g, opsets, folder, where)
+    if kind == AttributeProto.GRAPHS:
+        return tuple(_graph(g, opsets, folder, where) for g in proto.graphs)
+    if kind == AttributeProto.TENSORS:
+        return tuple(Initializer(t, folder, where) for t in proto.tensors)
+    value = onnx.helper.get_attribute_value(proto)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+    return value
+
+
+def _value_info(proto: onnx.ValueInfoProto, where: str) -> ValueInfo:
+    if proto.type.WhichOneof("value") != "tensor_type":
+        return ValueInfo(proto.name, None, None)
+    tensor = proto.type.tensor_type
+    try:
+        dtype = dtypes.from_onnx(tensor.elem_type)
+    except ValueError as error:
+        raise InvalidModelError(f"{where}: {proto.name!r}: {error}") from None
+    if not tensor.HasField("shape"):
+        return ValueInfo(proto.name, dtype, None)
+    return ValueInfo(proto.name, dtype, tuple(_dimension(d) for d in tensor.shape.dim))
+
+
+def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
+    kind = proto.WhichOneof("value")
+    if kind == "dim_value":
+        # Exporters write -1, and some 0, for a dimension they do not know.
+        return proto.dim_value if proto.dim_value > 0 else None
+    if kind == "dim_param":
+        return proto.dim_param or None
+    return None

@@ -1,0 +1,1 @@
+"""The operators, one family a file. Importing a file registers its ops."""
