@@ -16,7 +16,8 @@ class WatBuildHook(BuildHookInterface[Any]):
         root = Path(self.root)
         package = root / "host" / "onnx_wasm"
         spec = importlib.util.spec_from_file_location("onnx_wasm_build", package / "build.py")
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         module.build(root, package / "_wasm")

@@ -7,12 +7,12 @@ y = h.op(conv, [x, w], group=2)          # numpy in, numpy out; weights=(1,) mak
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
 from onnx_wasm import dtypes, engine
 from onnx_wasm.context import Context, Record, Value
 from onnx_wasm.model import Node
@@ -143,6 +143,6 @@ class Harness:
             for k, a in record.args.items()
         }
         bounds = [record.units * i // split for i in range(split + 1)]
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in itertools.pairwise(bounds):
             if begin < end:
                 self.call(record.kernel, record.units, begin=begin, end=end, **args)

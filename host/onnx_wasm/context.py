@@ -53,6 +53,7 @@ class Value:
         "name",
         "offset",
         "producer",
+        "ready",
         "recipe",
         "reuse",
         "root",
@@ -79,6 +80,8 @@ class Value:
         """Inputs whose memory it may take over, if nothing needs them any more."""
         self.uses = 1
         """How many nodes and graph outputs read it."""
+        self.ready = 0
+        """Records at and after this position of the tape find it computed."""
 
     @property
     def rank(self) -> int:
@@ -108,6 +111,11 @@ class Record:
     stream: tuple[str, int] | None = None
     """(argument, bytes a unit): unit u reads only bytes [u * b, (u + 1) * b) of that argument, so a
     weight can be packed piece by piece without ever lying in the heap unpacked."""
+    position: int = -1
+    """Its place on the tape; -1 in a recipe."""
+    affine: Callable[[Value | None, Value | None], bool] | None = None
+    """``affine(scale, shift)`` rewrites the record to give y * scale[c] + shift[c] over channels (axis 1); both are
+    constants of shape (C,) or None. False, and nothing changed, if it cannot. Only asked while ``act`` is none."""
 
     def values(self) -> list[Value]:
         """The values among its arguments."""
@@ -213,6 +221,7 @@ class Context:
         if self._recipe is not None:
             self._recipe.records.append(record)
         else:
+            record.position = len(self.records)
             self.records.append(record)
         return record
 

@@ -1,0 +1,63 @@
+"""Fusing a node into the record that computes its input.
+
+A record that can take an activation has the arguments ``act`` (i32), ``alpha`` and ``beta`` (f32); one that can add a
+tensor of its output's shape before the activation has ``residual`` (ptr). The op that emits such a record says so with
+``y.producer = record``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ..context import Context, Value
+
+
+class Activation(IntEnum):
+    """Codes of kernels_wat/activation.wat.j2."""
+
+    NONE = 0
+    RELU = 1
+    LEAKY_RELU = 2
+    """x < 0 ? alpha * x : x"""
+    CLIP = 3
+    """min(max(x, alpha), beta)"""
+    HARD_SIGMOID = 4
+    """min(max(alpha * x + beta, 0), 1)"""
+    HARD_SWISH = 5
+    """x * min(max(x * alpha + beta, 0), 1)"""
+    SIGMOID = 6
+    TANH = 7
+    SILU = 8
+    """x * sigmoid(x)"""
+
+
+def fuse_activation(cx: Context, x: Value, act: Activation, alpha: float = 0.0, beta: float = 0.0) -> bool:
+    """Let the record that writes ``x`` apply the activation; False if it cannot."""
+    record = cx.fusable(x)
+    if record is None or record.args.get("act") != Activation.NONE:
+        return False
+    record.args.update(act=int(act), alpha=alpha, beta=beta)
+    return True
+
+
+def fuse_affine(cx: Context, x: Value, scale: Value | None, shift: Value | None) -> bool:
+    """Let the record that writes ``x`` multiply and shift its channels by constants of shape (C,)."""
+    record = cx.fusable(x)
+    if record is None or record.affine is None or record.args.get("act", Activation.NONE) != Activation.NONE:
+        return False
+    if record.args.get("residual") is not None:
+        return False
+    return record.affine(scale, shift)
+
+
+def fuse_residual(cx: Context, x: Value, other: Value) -> bool:
+    """Let the record that writes ``x`` add ``other``, which has its shape and is computed before that record."""
+    record = cx.fusable(x)
+    if record is None or "residual" not in record.args or record.args["residual"] is not None:
+        return False
+    if record.args.get("act") != Activation.NONE or other.shape != x.shape or other.dtype != x.dtype:
+        return False
+    if other.ready > record.position:
+        return False
+    record.args["residual"] = other
+    return True
