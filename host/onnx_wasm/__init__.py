@@ -1,0 +1,64 @@
+"""ONNX models in a WebAssembly heap, from Python, with ORT Web's names.
+
+    import onnx_wasm as ort
+
+    session = ort.InferenceSession.create("model.onnx")
+    out = session.run({"input": array})
+    out["prob"].data; out["prob"].dispose(); session.dispose()
+    ort.memory()
+"""
+
+from __future__ import annotations
+
+from .errors import (
+    CancelledError,
+    DisposedError,
+    EngineError,
+    FeedError,
+    FeedTypeError,
+    HeapCorruptionError,
+    HeapMemoryError,
+    InvalidModelError,
+    KernelTrapError,
+    LeaseError,
+    NodeIndexError,
+    NodeValueError,
+    OnnxWasmError,
+    ShapeError,
+    UnsupportedModelError,
+)
+from .heap import Block, Growth, MemoryInfo, Runtime, default_runtime, memory
+from .session import InferenceSession, PlanInfo, ProfileEvent, SessionOptions, ValueMetadata
+from .tensor import Tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Block",
+    "CancelledError",
+    "DisposedError",
+    "EngineError",
+    "FeedError",
+    "FeedTypeError",
+    "Growth",
+    "HeapCorruptionError",
+    "HeapMemoryError",
+    "InferenceSession",
+    "InvalidModelError",
+    "KernelTrapError",
+    "LeaseError",
+    "MemoryInfo",
+    "NodeIndexError",
+    "NodeValueError",
+    "OnnxWasmError",
+    "PlanInfo",
+    "ProfileEvent",
+    "Runtime",
+    "SessionOptions",
+    "ShapeError",
+    "Tensor",
+    "UnsupportedModelError",
+    "ValueMetadata",
+    "default_runtime",
+    "memory",
+]

@@ -133,9 +133,10 @@ class Recipe:
 class NeedsValueError(Exception):
     """Lowering must know the contents of a value that only a run can tell."""
 
-    def __init__(self, value: Value) -> None:
-        super().__init__(value)
+    def __init__(self, value: Value, node: Node) -> None:
+        super().__init__(value, node)
         self.value = value
+        self.node = node
 
 
 class Context:
@@ -145,6 +146,8 @@ class Context:
         self,
         derived: dict[tuple[Any, ...], Any] | None = None,
         evaluate: Callable[[Value], Array] | None = None,
+        *,
+        fuse: bool = True,
     ) -> None:
         self.node = Node()
         self.opset = 0
@@ -154,6 +157,7 @@ class Context:
         # Constants made of constants, kept for the session: they do not change between shapes.
         self._derived = {} if derived is None else derived
         self._evaluate = evaluate
+        self._fuse = fuse
         self._recipe: Recipe | None = None
 
     # Values
@@ -211,7 +215,7 @@ class Context:
             return x.source.array().reshape(x.shape)
         if x.const and self._evaluate is not None:
             return self._evaluate(x)
-        raise NeedsValueError(x)
+        raise NeedsValueError(x, self.node)
 
     # Work
 
@@ -246,7 +250,7 @@ class Context:
 
     def fusable(self, x: Value) -> Record | None:
         """The record that writes ``x``, if this node is the only reader of ``x`` and may change that record."""
-        if x.producer is None or x.uses != 1 or x.const:
+        if not self._fuse or x.producer is None or x.uses != 1 or x.const:
             return None
         return x.producer
 

@@ -27,6 +27,8 @@ PAGE = 65536
 # The oldest and the newest major version that the tests have run on.
 WASMTIME_VERSIONS = (49, 50)
 Variant = Literal["relaxed", "strict"]
+# The run loop's words (wasm/README.md): status and failing record, offending value and its range, cancel flag.
+STATUS, DETAIL, CANCEL = 64, 72, 96
 _BUILT = Path(__file__).parent / "_wasm"
 
 

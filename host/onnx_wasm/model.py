@@ -42,14 +42,47 @@ class Node:
         return f'{domain}{self.op_type} "{self.name}" (node {self.index})'
 
 
+@dataclass(frozen=True)
+class ExternalData:
+    """Where the contents of weights outside the model come from."""
+
+    folder: Path | None
+    given: Mapping[str, bytes]
+
+    def read(self, location: str, offset: int, length: int, described: str) -> memoryview:
+        """Bytes of a file beside the model, as a memory map, or of what was given for its location."""
+        if location in self.given:
+            data = memoryview(self.given[location])
+            if len(data) < offset + length:
+                raise InvalidModelError(f"{described}: the bytes given for it are shorter than {offset + length}")
+            return data[offset : offset + length]
+        if self.folder is None:
+            raise InvalidModelError(
+                f"{described}: a model given as bytes has no folder to find it in; give its path, or external_data"
+            )
+        path = (self.folder / location).resolve()
+        if not location or not path.is_relative_to(self.folder.resolve()):
+            raise InvalidModelError(f"{described} must lie in the model's folder")
+        if not length:
+            return memoryview(b"")
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < offset + length:
+                    raise InvalidModelError(f"{described}: {path} is shorter than {offset + length} bytes")
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise InvalidModelError(f"{described} cannot be opened: {error.strerror}: {path}") from None
+        return memoryview(mapped)[offset : offset + length]
+
+
 class Initializer:
     """A weight: its shape and type now, its contents when asked. External data stays a memory map."""
 
-    def __init__(self, proto: TensorProto, folder: Path | None, where: str) -> None:
+    def __init__(self, proto: TensorProto, files: ExternalData, where: str) -> None:
         self.name = proto.name
         self.shape: tuple[int, ...] = tuple(proto.dims)
         self._proto = proto
-        self._folder = folder
+        self._files = files
         self._where = where
         try:
             self.dtype: DType = dtypes.from_onnx(proto.data_type)
@@ -97,11 +130,6 @@ class Initializer:
         entries = {e.key: e.value for e in self._proto.external_data}
         location = entries.get("location", "")
         described = f"{self._where}: external data {location!r} of tensor {self.name!r}"
-        if self._folder is None:
-            raise InvalidModelError(f"{described}: a model given as bytes has no folder to find it in; give its path")
-        path = (self._folder / location).resolve()
-        if not location or not path.is_relative_to(self._folder.resolve()):
-            raise InvalidModelError(f"{described} must lie in the model's folder")
         try:
             offset = int(entries.get("offset", 0))
             length = int(entries.get("length", self.nbytes))
@@ -109,16 +137,7 @@ class Initializer:
             raise InvalidModelError(f"{described}: {error}") from None
         if length != self.nbytes or offset < 0:
             raise InvalidModelError(f"{described} has offset {offset} and length {length}, needs {self.nbytes} bytes")
-        if length == 0:
-            return memoryview(b"")
-        try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size < offset + length:
-                    raise InvalidModelError(f"{described}: {path} is shorter than {offset + length} bytes")
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise InvalidModelError(f"{described} cannot be opened: {error.strerror}: {path}") from None
-        return memoryview(mapped)[offset : offset + length]
+        return self._files.read(location, offset, length, described)
 
 
 @dataclass(frozen=True)
@@ -160,42 +179,45 @@ class Graph:
         return count
 
 
-def load(model: str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto) -> Graph:
-    """Read a model. Raises InvalidModelError, naming the file, for what is not one; OSError for no such file."""
-    folder: Path | None = None
+def load(
+    model: str | os.PathLike[str] | bytes | bytearray | memoryview, external: Mapping[str, bytes] | None = None
+) -> Graph:
+    """Read a model from a file or its bytes; ``external`` gives external data by location.
+
+    Raises InvalidModelError, naming the file, for what is no model; OSError for no such file.
+    """
+    files = ExternalData(None, external or {})
     where = "model bytes"
-    if isinstance(model, onnx.ModelProto):
-        proto, where = model, "ModelProto"
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        data = bytes(model)
     else:
-        if isinstance(model, (bytes, bytearray, memoryview)):
-            data = bytes(model)
-        else:
-            path = Path(model)
-            folder, where = path.parent, str(path)
-            data = path.read_bytes()
-        proto = onnx.ModelProto()
-        try:
-            proto.ParseFromString(data)
-        except DecodeError as error:
-            raise InvalidModelError(f"{where}: not an ONNX model, or truncated ({len(data)} bytes): {error}") from None
+        path = Path(model)
+        files = ExternalData(path.parent, external or {})
+        where = str(path)
+        data = path.read_bytes()
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise InvalidModelError(f"{where}: not an ONNX model, or truncated ({len(data)} bytes): {error}") from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"{where}: not an ONNX model: no {'graph' if proto.opset_import else 'opset_import'}")
     opsets = {_domain(o.domain): o.version for o in proto.opset_import}
-    return _graph(proto.graph, opsets, folder, where)
+    return _graph(proto.graph, opsets, files, where)
 
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _graph(proto: onnx.GraphProto, opsets: Mapping[str, int], folder: Path | None, where: str) -> Graph:
-    initializers = {t.name: Initializer(t, folder, where) for t in proto.initializer}
+def _graph(proto: onnx.GraphProto, opsets: Mapping[str, int], files: ExternalData, where: str) -> Graph:
+    initializers = {t.name: Initializer(t, files, where) for t in proto.initializer}
     if proto.sparse_initializer:
         raise InvalidModelError(f"{where}: sparse initializers are not supported")
     inputs = [_value_info(i, where) for i in proto.input]
     return Graph(
         name=proto.name,
-        nodes=[_node(n, i, opsets, folder, where) for i, n in enumerate(proto.node)],
+        nodes=[_node(n, i, opsets, files, where) for i, n in enumerate(proto.node)],
         inputs=[i for i in inputs if i.name not in initializers],
         overridable={i.name: i for i in inputs if i.name in initializers},
         outputs=[_value_info(o, where) for o in proto.output],
@@ -205,7 +227,7 @@ def _graph(proto: onnx.GraphProto, opsets: Mapping[str, int], folder: Path | Non
     )
 
 
-def _node(proto: onnx.NodeProto, index: int, opsets: Mapping[str, int], folder: Path | None, where: str) -> Node:
+def _node(proto: onnx.NodeProto, index: int, opsets: Mapping[str, int], files: ExternalData, where: str) -> Node:
     return Node(
         op_type=proto.op_type,
         name=proto.name,
@@ -213,20 +235,20 @@ def _node(proto: onnx.NodeProto, index: int, opsets: Mapping[str, int], folder: 
         index=index,
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
-        attributes={a.name: _attribute(a, opsets, folder, where) for a in proto.attribute},
+        attributes={a.name: _attribute(a, opsets, files, where) for a in proto.attribute},
     )
 
 
-def _attribute(proto: AttributeProto, opsets: Mapping[str, int], folder: Path | None, where: str) -> Any:
+def _attribute(proto: AttributeProto, opsets: Mapping[str, int], files: ExternalData, where: str) -> Any:
     kind = proto.type
     if kind == AttributeProto.TENSOR:
-        return Initializer(proto.t, folder, where)
+        return Initializer(proto.t, files, where)
     if kind == AttributeProto.GRAPH:
-        return _graph(proto.g, opsets, folder, where)
+        return _graph(proto.g, opsets, files, where)
     if kind == AttributeProto.GRAPHS:
-        return tuple(_graph(g, opsets, folder, where) for g in proto.graphs)
+        return tuple(_graph(g, opsets, files, where) for g in proto.graphs)
     if kind == AttributeProto.TENSORS:
-        return tuple(Initializer(t, folder, where) for t in proto.tensors)
+        return tuple(Initializer(t, files, where) for t in proto.tensors)
     value = onnx.helper.get_attribute_value(proto)
     if isinstance(value, bytes):
         return value.decode()

@@ -1,0 +1,485 @@
+"""The heap as Python sees it: a runtime owns one linear memory, blocks are its allocations.
+
+A block has *holders* (tensors, sessions) and *leases* (numpy views). It goes back to the heap when it has neither.
+The last lease may die in any thread and at any moment, even inside a call into the module, so a dying lease only
+queues its block; whoever next leaves the gate empties the queue.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import heap_layout as layout
+from .engine import CANCEL, DETAIL, PAGE, STATUS, Instance, TrapError, Variant
+from .errors import DisposedError, HeapCorruptionError, HeapMemoryError, LeaseError
+
+Array = NDArray[Any]
+Tag = Literal["weights", "activations", "input", "output", "tape", "user"]
+
+ORT_WEB_HEAP_BASE = 6_303_872
+"""Where the heap of onnxruntime-web 1.30's CPU module begins: its static data and stack lie below."""
+MAXIMUM = 0xFFFF0000
+"""4 GiB - 64 KiB, emscripten's own limit."""
+TENSOR_ALIGNMENT = 64
+_PACKAGE = str(Path(__file__).parent)
+_tokens = itertools.count()
+
+
+class Block:
+    """One allocation: address and size in bytes, what it is for, and who keeps it."""
+
+    __slots__ = ("address", "holders", "leases", "nbytes", "owner", "runtime", "site", "tag")
+
+    def __init__(self, runtime: Runtime, address: int, nbytes: int, tag: Tag, owner: str, site: str = "") -> None:
+        self.runtime = runtime
+        self.address = address
+        self.nbytes = nbytes
+        self.tag = tag
+        self.owner = owner
+        self.site = site
+        """The Python line that made it, when the runtime traces allocations."""
+        self.holders: set[int] = set()
+        self.leases: set[int] = set()
+
+    def hold(self) -> int:
+        """Keep the block; the answer is the token for `drop`."""
+        token = next(_tokens)
+        self.holders.add(token)
+        return token
+
+    def drop(self, token: int) -> None:
+        """Stop keeping it: without holders and leases it is freed."""
+        self.holders.discard(token)
+        self.runtime._give_back(self)
+
+    def __repr__(self) -> str:
+        return f"<Block {self.nbytes:,} bytes at {self.address:#x}, {self.tag}, {self.owner}>"
+
+
+class _Lease:
+    """Lives as long as a numpy view of a block, or any array derived from it."""
+
+    __slots__ = ("block", "token")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.token = next(_tokens)
+        block.leases.add(self.token)
+
+    def __del__(self) -> None:
+        self.block.leases.discard(self.token)
+        self.block.runtime._give_back(self.block)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One growth of linear memory, in bytes; `wanted` is the break that asked for it."""
+
+    before: int
+    after: int
+    wanted: int
+
+
+@dataclass(frozen=True)
+class MemoryInfo:
+    """The state of a heap; sizes in bytes."""
+
+    linear: int
+    """Size of linear memory. It never shrinks."""
+    maximum: int
+    used: int
+    """Bytes of blocks in use, their headers and padding included."""
+    free: int
+    """Bytes inside the heap that are in no block."""
+    peak: int
+    """The most that `used` has been."""
+    largest_free: int
+    blocks: int
+    """Number of blocks in use."""
+    growths: tuple[Growth, ...]
+    """The last 256 growths, oldest first."""
+    tensors: int
+    sessions: int
+    by_tag: dict[str, int]
+    """Bytes asked for by live blocks, by what they are for."""
+
+    @property
+    def fragmentation(self) -> float:
+        """The part of free bytes that is not in the largest free chunk, 0 to 1."""
+        return 1 - self.largest_free / self.free if self.free else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        fields = {k: v for k, v in vars(self).items() if k != "growths"}
+        return {**fields, "fragmentation": self.fragmentation, "growths": [vars(g) for g in self.growths]}
+
+    def __str__(self) -> str:
+        tags = ", ".join(f"{tag} {size:,}" for tag, size in sorted(self.by_tag.items()))
+        return (
+            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({len(self.growths)} growths); used {self.used:,} "
+            f"in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, largest free {self.largest_free:,} ({tags})"
+        )
+
+
+class _Gate:
+    """One call into the module at a time; leaving it gives back what leases have queued."""
+
+    def __init__(self, drain: Callable[[], None]) -> None:
+        self.lock = threading.Lock()
+        self._drain = drain
+        self.holder = 0
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        if self.holder == me:
+            raise RuntimeError("the runtime is already in a call on this thread")
+        self.lock.acquire()
+        self.holder = me
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._drain()
+        finally:
+            self.holder = 0
+            self.lock.release()
+
+
+class Runtime:
+    """A heap of one's own: one linear memory, one instance of the module.
+
+    Sizes are in bytes. ``initial`` and ``maximum`` are ORT Web's by default. ``memory_maximum`` is the engine's own
+    limit, past which ``memory.grow`` fails although the policy would allow it (a phone's browser); it is ``maximum``
+    unless given. Growth is by ``geometric_step`` of the old size, at most ``geometric_cap`` over the need, or by
+    ``linear_step`` where that is not -1. ``variant="strict"`` computes the same bits on every machine.
+    With ``trace_allocations`` every block knows the Python line that made it.
+    """
+
+    def __init__(
+        self,
+        *,
+        initial: int = 16 << 20,
+        maximum: int = MAXIMUM,
+        memory_maximum: int | None = None,
+        heap_base: int = ORT_WEB_HEAP_BASE,
+        geometric_step: float = 0.20,
+        geometric_cap: int = 96 << 20,
+        linear_step: int = -1,
+        variant: Variant = "relaxed",
+        trace_allocations: bool = False,
+    ) -> None:
+        maximum = min(maximum, MAXIMUM)
+        limit = maximum if memory_maximum is None else memory_maximum
+        _check_limits(initial, maximum, limit, heap_base, geometric_step, geometric_cap, linear_step, variant)
+        self.maximum = maximum
+        self.trace_allocations = trace_allocations
+        self._closed = False
+        self._blocks: dict[int, Block] = {}
+        self._pending: deque[Block] = deque()
+        self._gate = _Gate(self._drain)
+        self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._arena: Block | None = None
+        instance = self._instance = Instance(-(-initial // PAGE), -(-limit // PAGE), variant)
+        instance.bind("heap_init", "iidii", result=False)(
+            heap_base, maximum, geometric_step, geometric_cap, linear_step
+        )
+        self._aligned_new = instance.bind("aligned_new", "ii")
+        self._malloc = instance.bind("malloc", "i")
+        self._free = instance.bind("free", "i")
+        self._stats = instance.bind("heap_stats")
+        self._check = instance.bind("heap_check")
+        self._run = instance.bind("run", "ii")
+        self._run_record = instance.bind("run_record", "iii")
+        # Over the whole reservation; every access is bounded by the block or the fixed area it is for.
+        reservation = (ctypes.c_uint8 * (1 << 32)).from_address(instance.address)
+        self._bytes: NDArray[np.uint8] = np.ctypeslib.as_array(reservation)
+        self._words: NDArray[np.uint32] = self._bytes.view(np.uint32)
+
+    # Blocks
+
+    def allocate(self, nbytes: int, tag: Tag = "user", owner: str = "") -> Block:
+        """A 64-aligned block. Raises HeapMemoryError with the request, the heap's state and the biggest holders."""
+        with self._gate:
+            return self._allocate(nbytes, tag, owner)
+
+    def _allocate(self, nbytes: int, tag: Tag, owner: str) -> Block:
+        # ORT allocates nothing for a tensor of no bytes.
+        address = 0
+        if nbytes:
+            self._check_open()
+            address = self._aligned_new(TENSOR_ALIGNMENT, nbytes) if nbytes < 1 << 32 else 0
+            if not address:
+                raise self._out_of_memory(nbytes, f"{owner} ({tag})" if owner else tag)
+        return self._adopt(address, nbytes, tag, owner)
+
+    def _adopt(self, address: int, nbytes: int, tag: Tag, owner: str) -> Block:
+        """Enter a block that the module has allocated into the ledger."""
+        block = Block(self, address, nbytes, tag, owner, _call_site() if self.trace_allocations else "")
+        if address:
+            self._blocks[address] = block
+        return block
+
+    def _release(self, block: Block) -> None:
+        """Free a block that has neither holders nor leases. The gate must be held."""
+        if self._blocks.pop(block.address, None) is not None:
+            self._free(block.address)
+
+    def _give_back(self, block: Block) -> None:
+        """Free a block that nothing keeps, now or as soon as the module is free."""
+        if block.holders or block.leases:
+            return
+        self._pending.append(block)
+        if self._gate.lock.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._gate.lock.release()
+
+    def _drain(self) -> None:
+        while self._pending:
+            block = self._pending.popleft()
+            if block.holders or block.leases or self._closed:
+                continue
+            self._release(block)
+
+    def _out_of_memory(self, nbytes: int, what: str) -> HeapMemoryError:
+        info = self._memory()
+        holders: Counter[str] = Counter()
+        for block in self._blocks.values():
+            holders[f"{block.tag} of {block.owner}" if block.owner else block.tag] += block.nbytes
+        biggest = ", ".join(f"{name} {size:,}" for name, size in holders.most_common(3)) or "none"
+        return HeapMemoryError(
+            f"the heap cannot hold {nbytes:,} bytes for {what}: {info}. Biggest holders: {biggest}. Dispose of tensors and "
+            f"sessions that are done, or give the runtime a larger maximum"
+        )
+
+    def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], offset: int = 0) -> Array:
+        """A zero-copy array over a block; it and all arrays derived from it hold a lease on the block."""
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if offset < 0 or offset + size > block.nbytes:
+            raise ValueError(f"a view of bytes [{offset}, {offset + size}) does not fit into {block!r}")
+        if not size:
+            return np.empty(shape, dtype)
+        self._check_open()
+        buffer = (ctypes.c_uint8 * size).from_address(self._instance.address + block.address + offset)
+        buffer._lease = _Lease(block)  # type: ignore[attr-defined]
+        return np.ndarray(shape, dtype, buffer=buffer)  # type: ignore[arg-type]
+
+    def find_block(self, array: Array) -> tuple[Block, int] | None:
+        """The block that a C-contiguous array lies in, and the offset in it, if it lies in this heap."""
+        if self._closed or not array.nbytes or not array.flags.c_contiguous:
+            return None
+        address = array.__array_interface__["data"][0] - self._instance.address
+        if not 0 <= address < 1 << 32:
+            return None
+        base = array
+        while isinstance(base, np.ndarray) and base.base is not None:
+            base = base.base
+        lease = getattr(base, "_lease", None) or getattr(getattr(base, "obj", None), "_lease", None)
+        if lease is None or lease.block.runtime is not self:
+            return None
+        return lease.block, address - lease.block.address
+
+    # State
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def calls(self) -> int:
+        """Calls into the module so far."""
+        return self._instance.calls
+
+    def memory(self) -> MemoryInfo:
+        """The heap's state now, by a walk through it."""
+        with self._gate:
+            self._drain()
+            return self._memory()
+
+    def _memory(self) -> MemoryInfo:
+        self._check_open()
+        self._stats()
+        by_tag: Counter[str] = Counter()
+        tensors = 0
+        for block in list(self._blocks.values()):
+            by_tag[block.tag] += block.nbytes
+            tensors += block.tag in ("input", "output", "user")
+        return MemoryInfo(
+            linear=self._instance.memory_size(),
+            maximum=self.maximum,
+            used=self._word(layout.USED),
+            free=self._word(layout.WALK_FREE),
+            peak=self._word(layout.PEAK),
+            largest_free=self._word(layout.WALK_LARGEST_FREE),
+            blocks=self._word(layout.BLOCKS),
+            growths=self._growths(),
+            tensors=tensors,
+            sessions=len(self._sessions),
+            by_tag=dict(by_tag),
+        )
+
+    def _word(self, address: int) -> int:
+        return int(self._words[address // 4])
+
+    def _growths(self) -> tuple[Growth, ...]:
+        count, size = self._word(layout.GROWTHS), layout.GROWTH_BYTES // 4
+        log = self._words[layout.GROWTH_LOG // 4 :][: layout.GROWTH_ENTRIES * size].reshape(-1, size)
+        kept = range(max(0, count - layout.GROWTH_ENTRIES), count)
+        return tuple(Growth(*log[i % layout.GROWTH_ENTRIES].tolist()) for i in kept)
+
+    def blocks(self) -> list[Block]:
+        """The blocks in the ledger, by address."""
+        with self._gate:
+            return sorted(self._blocks.values(), key=lambda b: b.address)
+
+    def heap_check(self) -> None:
+        """Walk the heap and check every invariant. Raises HeapCorruptionError with the bad chunk's address."""
+        with self._gate:
+            self._check_open()
+            code = self._check()
+            if code:
+                where = self._word(layout.BAD_CHUNK)
+                raise HeapCorruptionError(f"chunk at {where:#x}: {layout.CHECK_CODES[code]}")
+
+    def fail_allocation(self, nth: int) -> None:
+        """Let the nth allocation from now fail as if memory were full (1: the next; 0: none)."""
+        with self._gate:
+            self._check_open()
+            self._words[layout.FAIL_AT // 4] = nth
+
+    def cancel(self) -> None:
+        """Stop the run that another thread has under way; it raises CancelledError."""
+        if not self._closed:
+            self._words[CANCEL // 4] = 1
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DisposedError("the runtime is closed")
+
+    def close(self) -> None:
+        """Give all of it back to the process; sessions and tensors of this runtime are dead afterwards.
+
+        Raises LeaseError (a BufferError) while numpy views of the heap are alive.
+        """
+        with self._gate:
+            if self._closed:
+                return
+            leased = [b for b in self._blocks.values() if b.leases]
+            if leased:
+                raise LeaseError(
+                    f"{sum(len(b.leases) for b in leased)} numpy views of this heap are alive, of {', '.join(map(repr, leased[:3]))}"
+                    "; drop or copy them first"
+                )
+            self._closed = True
+            self._blocks.clear()
+            self._pending.clear()
+            self._arena = None
+            del self._bytes, self._words
+            self._aligned_new = self._malloc = self._free = self._stats = self._check = _closed
+            self._run = self._run_record = _closed
+            self._instance.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What sessions share. The gate must be held.
+
+    def _reserve_arena(self, nbytes: int) -> int:
+        """Address of the arena, made large enough: runs are serial, so all plans use one."""
+        if self._arena is None or self._arena.nbytes < nbytes:
+            self._release_arena()
+            self._arena = self._allocate(nbytes, "activations", "arena")
+        return self._arena.address
+
+    def _release_arena(self) -> None:
+        arena, self._arena = self._arena, None
+        if arena is not None:
+            self._release(arena)
+
+    def _abandon(self, session: Any, blocks: Sequence[Block]) -> None:
+        """Take back the blocks of a session that was dropped without dispose. Safe in a finaliser."""
+        self._sessions.discard(session)
+        arena = self._arena
+        if arena is not None and not self._sessions:
+            self._arena, blocks = None, [*blocks, arena]
+        for block in blocks:
+            self._give_back(block)
+
+    def _execute(self, start: int, end: int) -> int:
+        """Run the records in [start, end); the status, or TrapError. The gate must be held."""
+        return self._run(start, end)
+
+    def _fault(self) -> tuple[int, int, int, int, int]:
+        """Status, record address, offending value and its range, of the run that just failed."""
+        status, record = self._words[STATUS // 4 : STATUS // 4 + 2].tolist()
+        detail = self._bytes[DETAIL : DETAIL + 24].view(np.int64).tolist()
+        return status, record, *detail
+
+
+def _closed(*_: Any) -> int:
+    raise DisposedError("the runtime is closed")
+
+
+def _check_limits(
+    initial: int, maximum: int, limit: int, base: int, step: float, cap: int, linear: int, variant: str
+) -> None:
+    if variant not in ("relaxed", "strict"):
+        raise ValueError(f"variant {variant!r} is neither 'relaxed' nor 'strict'")
+    if base % 8 or base < layout.STATE_END:
+        raise ValueError(f"heap_base {base} must be a multiple of 8 and at least {layout.STATE_END}")
+    if not base + 4096 <= initial <= maximum:
+        raise ValueError(
+            f"initial {initial} must be at least heap_base + 4096 = {base + 4096} and at most maximum {maximum}"
+        )
+    if not initial <= limit <= 1 << 32:
+        raise ValueError(f"memory_maximum {limit} must be at least initial {initial} and at most {1 << 32}")
+    if not 0 <= step <= 100 or not 0 <= cap <= MAXIMUM or (linear != -1 and not 0 <= linear <= MAXIMUM):
+        raise ValueError(
+            f"growth parameters out of range: geometric_step {step}, geometric_cap {cap}, linear_step {linear}"
+        )
+
+
+def _call_site() -> str:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+_default: Runtime | None = None
+_default_lock = threading.Lock()
+
+
+def default_runtime() -> Runtime:
+    """The runtime of everything that names none; made when first needed, and again after it was closed."""
+    global _default
+    with _default_lock:
+        if _default is None or _default.closed:
+            _default = Runtime()
+        return _default
+
+
+def memory() -> MemoryInfo:
+    """The state of the default runtime's heap."""
+    return default_runtime().memory()
+
+
+__all__ = ["Block", "Growth", "MemoryInfo", "Runtime", "TrapError", "default_runtime", "memory"]

@@ -1,0 +1,259 @@
+"""From a memory plan to the bytes of a tape.
+
+A tape is one block of the heap: the records in order, then the values that the host knows. Addresses that change
+after encoding are found again by their words: the arena's when it moves, an input's in every run, and those of
+blocks that `tape_malloc` records take from the heap while the tape runs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .context import Record, Value
+from .errors import UnsupportedModelError
+from .plan import Buffer, MemoryPlan, Place
+
+HEADER = struct.Struct("<HHI")
+MAX_WORDS = 0xFFFF
+_CODES = {"ptr": "I", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
+_RESULT_WORD = 3
+_KNOWN_ALIGNMENT = 16
+Words = NDArray[np.uint32]
+Signature = tuple[int, dict[str, str]]
+"""A kernel's id and the types of its arguments."""
+
+
+@dataclass(eq=False)
+class Allocation:
+    """A `tape_malloc` record: word ``at + 3`` of the tape holds its block."""
+
+    buffer: Buffer
+    at: int
+    patches: list[tuple[int, int]] = field(default_factory=list)
+    """(word of the tape, bytes to add) that get the block's address."""
+
+    @property
+    def result(self) -> int:
+        """Index of the word with the block's address."""
+        return self.at + _RESULT_WORD
+
+
+@dataclass(eq=False)
+class Tape:
+    """An encoded tape, and where its changeable words are (indices from the tape's start)."""
+
+    words: Words
+    end: int
+    """Words of records; known values lie behind."""
+    arena: tuple[Words, Words]
+    """Word indices, and offsets in the arena."""
+    inputs: dict[Value, list[tuple[int, int]]]
+    """Root of a fed value -> (word, bytes to add)."""
+    weights: list[tuple[int, Value, int]]
+    """(word, root, bytes to add)."""
+    allocations: list[Allocation]
+    starts: list[int]
+    """First word of every record, for finding the one that failed."""
+    records: list[Record | None]
+    """The record at each start; None for the run loop's own."""
+
+
+@cache
+def _layout(kinds: tuple[str, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
+    """The fixed part of a record, and the word of each argument from the record's start."""
+    codes = [_CODES[k] for k in kinds]
+    at, words = 2, []
+    for code in codes:
+        words.append(at)
+        at += struct.calcsize("<" + code) // 4
+    return struct.Struct("<" + "".join(codes)), tuple(words)
+
+
+def encode(
+    plan: MemoryPlan, signatures: Callable[[str], Signature | None], *, planned: bool
+) -> tuple[Tape, Callable[[int], None]]:
+    """Encode a plan's records; with ``planned`` False the arena's buffers come from the heap while it runs.
+
+    Returns the tape, and a function to call once with the address that the tape will have.
+    """
+    encoder = _Encoder(plan, signatures, planned)
+    encoder.encode()
+    return encoder.finish()
+
+
+def encode_record(record: Record, signature: Signature, address: Callable[[Value], int]) -> bytes:
+    """One record whose addresses are all known."""
+    kernel, kinds = signature
+    layout, _ = _layout(tuple(kinds.values()))
+    fixed, tail = _arguments(record, kinds, address)
+    body = layout.pack(*fixed) + tail
+    return HEADER.pack(kernel, (HEADER.size + len(body)) // 4, record.units) + body
+
+
+def _arguments(record: Record, kinds: dict[str, str], address: Callable[[Value], int]) -> tuple[list[Any], bytes]:
+    args = record.args
+    if args.keys() != kinds.keys():
+        raise AssertionError(f"{record.kernel} takes {list(kinds)}, {record.node} gives {list(args)}")
+    fixed: list[Any] = []
+    tail = b""
+    base = HEADER.size + _layout(tuple(kinds.values()))[0].size
+    for name, kind in kinds.items():
+        value = args[name]
+        if kind == "ptr":
+            fixed.append(0 if value is None else address(value) if isinstance(value, Value) else value)
+        elif kind == "words":
+            fixed.append(base + len(tail))
+            tail += struct.pack(f"<{len(value)}I", *[v & 0xFFFFFFFF for v in value])
+        elif kind == "i32":
+            fixed.append(value & 0xFFFFFFFF)
+        else:
+            fixed.append(value)
+    return fixed, tail
+
+
+class _Encoder:
+    def __init__(self, plan: MemoryPlan, signatures: Callable[[str], Signature | None], planned: bool) -> None:
+        self.plan, self.planned = plan, planned
+        self.signature = signatures
+        self.chunks: list[bytes] = []
+        self.at = 0
+        self.starts: list[int] = []
+        self.records: list[Record | None] = []
+        self.arena: list[tuple[int, int]] = []
+        self.inputs: dict[Value, list[tuple[int, int]]] = {}
+        self.weights: list[tuple[int, Value, int]] = []
+        self.known: list[tuple[int, Value, int]] = []
+        self.allocations: dict[int, Allocation] = {}
+        self.frees: list[tuple[int, Allocation]] = []
+        self.mallocs: list[Allocation] = []
+
+    def encode(self) -> None:
+        plan = self.plan
+        by_first: dict[int, list[Buffer]] = {}
+        by_last: dict[int, list[Buffer]] = {}
+        for buffer in {id(b): b for b in plan.buffers.values()}.values():
+            if buffer.nbytes and (buffer.place is Place.OUTPUT or (buffer.place is Place.ARENA and not self.planned)):
+                by_first.setdefault(buffer.first, []).append(buffer)
+                if buffer.place is Place.ARENA:
+                    by_last.setdefault(buffer.last, []).append(buffer)
+        # A malloc record is as long as its list of patches, so those are counted first.
+        patches: dict[int, int] = {}
+        for record in plan.records:
+            for value in record.values():
+                buffer = plan.buffers[value.root]
+                patches[id(buffer)] = patches.get(id(buffer), 0) + 1
+        for position, record in enumerate(plan.records):
+            for buffer in by_first.get(position, ()):
+                self._malloc(buffer, patches[id(buffer)])
+            self._record(record)
+            for buffer in by_last.get(position, ()):
+                self._free(self.allocations[id(buffer)])
+
+    def _malloc(self, buffer: Buffer, patches: int) -> None:
+        signature = self.signature("tape_malloc")
+        assert signature is not None
+        allocation = Allocation(buffer, self.at)
+        self.allocations[id(buffer)] = allocation
+        self.mallocs.append(allocation)
+        fixed = struct.pack("<IIII", buffer.nbytes, 0, patches, HEADER.size + 16)
+        self._append(None, signature[0], 1, fixed + bytes(8 * patches))
+
+    def _free(self, allocation: Allocation) -> None:
+        signature = self.signature("tape_free")
+        assert signature is not None
+        self.frees.append((self.at + 2, allocation))
+        self._append(None, signature[0], 1, bytes(4))
+
+    def _record(self, record: Record) -> None:
+        signature = self.signature(record.kernel)
+        if signature is None:
+            types = ", ".join(sorted({v.dtype.name for v in record.values()}))
+            raise UnsupportedModelError(
+                f"{record.node}: not implemented for these types ({types}): no kernel {record.kernel}"
+            )
+        kernel, kinds = signature
+        layout, places = _layout(tuple(kinds.values()))
+        fixed, tail = _arguments(record, kinds, lambda value: 0)
+        for place, name in zip(places, kinds, strict=True):
+            value = record.args[name]
+            if isinstance(value, Value):
+                self._refer(self.at + place, value)
+        self._append(record, kernel, record.units, layout.pack(*fixed) + tail)
+
+    def _refer(self, word: int, value: Value) -> None:
+        buffer = self.plan.buffers[value.root]
+        if buffer.place is Place.INPUT:
+            self.inputs.setdefault(value.root, []).append((word, value.offset))
+        elif buffer.place is Place.WEIGHT:
+            self.weights.append((word, value.root, value.offset))
+        elif buffer.place is Place.KNOWN:
+            self.known.append((word, value.root, value.offset))
+        elif buffer.nbytes == 0:
+            pass
+        elif buffer.place is Place.ARENA and self.planned:
+            self.arena.append((word, buffer.offset + value.offset))
+        else:
+            self.allocations[id(buffer)].patches.append((word, value.offset))
+
+    def _append(self, record: Record | None, kernel: int, units: int, body: bytes) -> None:
+        length = (HEADER.size + len(body)) // 4
+        if length > MAX_WORDS:
+            raise UnsupportedModelError(
+                f"{record and record.node}: a record of {length} words; the limit is {MAX_WORDS}"
+            )
+        self.starts.append(self.at)
+        self.records.append(record)
+        self.chunks.append(HEADER.pack(kernel, length, units) + body)
+        self.at += length
+
+    def finish(self) -> tuple[Tape, Callable[[int], None]]:
+        end = self.at
+        pool: dict[Value, int] = {}
+        for _, root, _ in self.known:
+            if root not in pool:
+                assert root.known is not None
+                data = np.ascontiguousarray(root.known).tobytes()
+                gap = -self.at * 4 % _KNOWN_ALIGNMENT
+                padded = bytes(gap) + data + bytes(-len(data) % 4)
+                pool[root] = self.at * 4 + gap
+                self.chunks.append(padded)
+                self.at += len(padded) // 4
+        words = np.frombuffer(b"".join(self.chunks), np.uint32).copy()
+        arena = np.array(self.arena, np.uint32).reshape(-1, 2)
+        tape = Tape(
+            words=words,
+            end=end,
+            arena=(arena[:, 0].copy(), arena[:, 1].copy()),
+            inputs=self.inputs,
+            weights=self.weights,
+            allocations=self.mallocs,
+            starts=self.starts,
+            records=self.records,
+        )
+
+        def relocate(address: int) -> None:
+            for word, root, offset in self.known:
+                words[word] = address + pool[root] + offset
+            for word, allocation in self.frees:
+                words[word] = address + 4 * allocation.at
+            for allocation in self.mallocs:
+                flat: list[int] = []
+                for word, offset in allocation.patches:
+                    flat += (address + 4 * word, offset)
+                start = allocation.at + _RESULT_WORD + 3
+                words[start : start + len(flat)] = flat
+
+        return tape, relocate
+
+
+def find_record(tape: Tape, word: int) -> int:
+    """Index of the record that starts at a word of the tape, or -1."""
+    at = int(np.searchsorted(tape.starts, word, side="right")) - 1
+    return at if at >= 0 and tape.starts[at] == word else -1

@@ -1,0 +1,212 @@
+"""Tensors in the heap, with the names of ORT Web's ``Tensor``."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import dtypes
+from .dtypes import DType
+from .errors import DisposedError, FeedError, FeedTypeError, UnsupportedModelError
+from .heap import Block, Runtime, default_runtime
+
+Array = NDArray[Any]
+
+
+class Tensor:
+    """An n-dimensional array in a runtime's heap.
+
+    ``Tensor("float32", data, dims)`` or ``Tensor(data, dims)``, as in ORT Web. ``data`` is copied into the heap
+    once; an array that is a view of this heap is used in place. Numbers in lists are converted, arrays must have the
+    element type that is named. Types below 8 bits take their packed bytes.
+
+    Raises TypeError for a type that does not fit, ValueError for dims that do not, MemoryError for no room.
+    """
+
+    def __init__(
+        self, type: str | Any, data: Any = None, dims: Sequence[int] | None = None, *, runtime: Runtime | None = None
+    ) -> None:
+        self._block: Block | None = None
+        if not isinstance(type, str):
+            if dims is not None:
+                raise FeedTypeError("Tensor(data, dims) or Tensor(type, data, dims)")
+            type, data, dims = _type_of(type), type, data
+        try:
+            dtype = dtypes.from_name(type)
+        except ValueError as error:
+            raise FeedTypeError(str(error)) from None
+        if dtype is dtypes.STRING:
+            raise UnsupportedModelError("string tensors are not supported yet")
+        array = _as_array(data, dtype)
+        shape = _as_dims(array.shape if dims is None else dims)
+        elements = int(np.prod(shape, dtype=object)) if shape else 1
+        if array.nbytes != dtype.nbytes(elements):
+            raise FeedError(
+                f"a {dtype} tensor of dims {list(shape)} has {elements} elements, the data has {array.size}"
+            )
+        runtime = runtime or default_runtime()
+        found = runtime.find_block(array)
+        if found is not None and array.dtype.isnative:
+            self._attach(found[0], found[1], dtype, shape)
+            return
+        block = runtime.allocate(array.nbytes, "user", "Tensor")
+        self._attach(block, 0, dtype, shape)
+        if array.nbytes:
+            np.copyto(runtime.view(block, array.shape, array.dtype.newbyteorder("=")), array)
+
+    def _attach(self, block: Block, offset: int, dtype: DType, dims: tuple[int, ...]) -> None:
+        self._block = block
+        self._token = block.hold()
+        self._offset = offset
+        self._dtype = dtype
+        self._dims = dims
+
+    @classmethod
+    def _wrap(cls, block: Block, dtype: DType, dims: tuple[int, ...], offset: int = 0) -> Tensor:
+        tensor = cls.__new__(cls)
+        tensor._attach(block, offset, dtype, dims)
+        return tensor
+
+    def _live(self) -> Block:
+        block = self._block
+        if block is None:
+            raise DisposedError("The tensor is disposed.")
+        if block.runtime.closed:
+            raise DisposedError("the tensor's runtime is closed")
+        return block
+
+    @property
+    def type(self) -> str:
+        """ORT Web's name of the element type, e.g. "float32"."""
+        return self._dtype.name
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return self._dims
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self._dims, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self._dtype.nbytes(self.size)
+
+    @property
+    def location(self) -> str:
+        """ "cpu" while alive, "none" after dispose."""
+        return "cpu" if self._block is not None and not self._block.runtime.closed else "none"
+
+    @property
+    def address(self) -> int:
+        """Where the tensor begins in linear memory; 0 for one of no bytes."""
+        return self._live().address + self._offset
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._live().runtime
+
+    @property
+    def data(self) -> Array:
+        """A zero-copy numpy view of the tensor in the heap; writing to it writes the tensor.
+
+        The view keeps the memory alive, also after ``dispose``: the block goes back to the heap when the last view is
+        gone. Types below 8 bits show their packed bytes, in one dimension.
+        """
+        block = self._live()
+        assert self._dtype.numpy is not None
+        shape = self._dims if self._dtype.bits >= 8 else (self.nbytes,)
+        return block.runtime.view(block, shape, self._dtype.numpy, self._offset)
+
+    def get_data(self, release_data: bool = False) -> Array:
+        """The data; with ``release_data`` a copy outside the heap, and the tensor is disposed."""
+        if not release_data:
+            return self.data
+        copy = self.data.copy()
+        self.dispose()
+        return copy
+
+    def reshape(self, dims: Sequence[int]) -> Tensor:
+        """A tensor of other dims over the same memory; each of the two is disposed for itself."""
+        block, shape = self._live(), _as_dims(dims)
+        if int(np.prod(shape, dtype=object)) != self.size:
+            raise FeedError(f"dims {list(self._dims)} ({self.size} elements) cannot become {list(shape)}")
+        return Tensor._wrap(block, self._dtype, shape, self._offset)
+
+    def dispose(self) -> None:
+        """Give the tensor's memory back; it is dead at once. Views that are alive keep the block until they are gone."""
+        block, self._block = self._block, None
+        if block is not None:
+            block.drop(self._token)
+
+    release = dispose
+
+    def __enter__(self) -> Tensor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dispose()
+
+    def __del__(self) -> None:
+        block = getattr(self, "_block", None)
+        if block is None or block.runtime.closed:
+            return
+        self.dispose()
+        warnings.warn(f"tensor was never disposed: {self!r}, {block!r}", ResourceWarning, stacklevel=2, source=self)
+
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:
+        data = self.data
+        if copy or (dtype is not None and dtype != data.dtype):
+            if copy is False:
+                raise ValueError(f"a {self.type} tensor cannot be seen as {dtype} without a copy")
+            return data.astype(dtype or data.dtype)
+        return data
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self._dtype}{list(self._dims)} {self.location}>"
+
+
+def _type_of(data: Any) -> str:
+    array = np.asarray(data)
+    if array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
+        return "float32"
+    try:
+        return dtypes.from_numpy(array.dtype).name
+    except ValueError as error:
+        raise FeedTypeError(str(error)) from None
+
+
+def _as_array(data: Any, dtype: DType) -> Array:
+    wanted = dtype.numpy
+    assert wanted is not None
+    if isinstance(data, Tensor):
+        data = data.data
+    if isinstance(data, (np.ndarray, np.generic)):
+        array = np.asarray(data)
+        if array.dtype.newbyteorder("=") != wanted and not (dtype is dtypes.BOOL and array.dtype == np.uint8):
+            raise FeedTypeError(f"a {dtype} tensor takes an array of {wanted}, got {array.dtype}")
+        return array.view(np.bool_) if array.dtype == np.uint8 and dtype is dtypes.BOOL else array
+    try:
+        given = np.asarray(data)
+        if given.size and given.dtype.kind not in "biufc" and given.dtype != object:
+            raise TypeError(f"elements of type {given.dtype}")
+        array = np.asarray(data, wanted)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FeedTypeError(f"the data cannot become a {dtype} tensor: {error}") from None
+    return array
+
+
+def _as_dims(dims: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(operator.index(d) for d in dims)
+    except TypeError:
+        raise FeedTypeError(f"dims must be a sequence of integers, got {dims!r}") from None
+    if any(d < 0 for d in shape):
+        raise FeedError(f"dims must not be negative, got {list(shape)}")
+    return shape

@@ -1,0 +1,194 @@
+"""A session's constants in the heap: weights as the kernels want them, and what is computed from them.
+
+Nothing is placed before a tape refers to it, and only what a tape refers to stays: an unpacked weight is a passing guest,
+and a large one that is only packed is streamed through a small staging block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import tape
+from .context import Recipe, Record, Value
+from .heap import Block, Runtime
+from .tape import Signature
+
+Array = NDArray[Any]
+STAGING_BYTES = 1 << 20
+
+
+class Weights:
+    """The constants of one session, by root value."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        owner: str,
+        signatures: Callable[[str], Signature],
+        run_record: Callable[[Record, int, int, int], None],
+    ) -> None:
+        self._runtime = runtime
+        self._owner = owner
+        self._signature = signatures
+        self._run_record = run_record
+        self._blocks: dict[Value, Block] = {}
+        self._guests: dict[Value, Block] = {}
+        self._wanted: set[Value] = set()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the constants that tapes refer to."""
+        return sum(b.nbytes for b in self._blocks.values())
+
+    def blocks(self) -> list[Block]:
+        """The blocks that hold them."""
+        return list(self._blocks.values())
+
+    def place(self, roots: Iterable[Value]) -> dict[Value, int]:
+        """Bring constants into the heap; address by root. The gate must be held.
+
+        Raises MemoryError, with nothing left behind that this call has made.
+        """
+        roots = list(roots)
+        before = set(self._blocks)
+        self._wanted = set(roots)
+        try:
+            for root in roots:
+                if root not in self._blocks:
+                    self._materialise(root)
+        except BaseException:
+            for root in set(self._blocks) - before:
+                self._free(self._blocks.pop(root))
+            raise
+        finally:
+            self._wanted = set()
+            for block in self._guests.values():
+                self._free(block)
+            self._guests.clear()
+        return {root: self._blocks[root].address for root in roots}
+
+    def evaluate(self, value: Value) -> Array:
+        """The contents of a constant that kernels compute, for lowering. The gate must be held."""
+        root, dtype = value.root, value.dtype.numpy
+        assert dtype is not None
+        resident = root in self._blocks
+        try:
+            address = self._materialise(root) + value.offset
+            data = self._runtime._bytes[address : address + value.nbytes].copy()
+        finally:
+            for block in self._guests.values():
+                self._free(block)
+            self._guests.clear()
+        assert resident == (root in self._blocks)
+        return data.view(dtype).reshape(value.shape)
+
+    def dispose(self) -> None:
+        """Give every block back. The gate must be held."""
+        for block in self._blocks.values():
+            self._free(block)
+        self._blocks.clear()
+
+    def _materialise(self, root: Value) -> int:
+        block = self._blocks.get(root) or self._guests.get(root)
+        if block is not None:
+            return block.address
+        if root.known is not None:
+            return self._copy(root, root.known)
+        if root.source is not None:
+            return self._copy(root, root.source.array())
+        assert root.recipe is not None, root
+        self._run(root.recipe)
+        return self._materialise(root)
+
+    def _copy(self, root: Value, array: Array) -> int:
+        block = self._new(root)
+        self._write(block, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return block.address
+
+    def _write(self, block: Block, data: NDArray[np.uint8]) -> None:
+        if data.size != block.nbytes:
+            raise AssertionError(f"{data.size} bytes for {block!r}")
+        self._runtime._bytes[block.address : block.address + data.size] = data
+
+    def _new(self, root: Value) -> Block:
+        block = self._runtime._allocate(root.nbytes, "weights", self._owner)
+        (self._blocks if root in self._wanted else self._guests)[root] = block
+        return block
+
+    def _free(self, block: Block) -> None:
+        self._runtime._release(block)
+
+    def _run(self, recipe: Recipe) -> None:
+        """Run a recipe's records; inputs that nothing else wants leave again when they are done."""
+        guests = set(self._guests)
+        last = {v.root: i for i, r in enumerate(recipe.records) for v in r.values()}
+        made = {v.root for v in recipe.made}
+        for made_value in recipe.made:
+            if made_value not in last:
+                # Never written: it has no elements.
+                self._new(made_value)
+        for i, record in enumerate(recipe.records):
+            streamed = self._streamed(record)
+            addresses: dict[Value, int] = {}
+            for value in record.values():
+                root = value.root
+                if root in made and root not in self._blocks and root not in self._guests:
+                    self._new(root)
+                if value is not streamed:
+                    addresses[value] = self._materialise(root) + value.offset
+            if streamed is not None:
+                self._stream(record, streamed, addresses)
+            else:
+                self._run_at(record, addresses, 0, record.units)
+            for value in record.values():
+                root = value.root
+                if last[root] == i and root in self._guests and root not in guests and root not in made:
+                    self._free(self._guests.pop(root))
+
+    def _streamed(self, record: Record) -> Value | None:
+        """The argument that can be fed in pieces: a weight that lies only on the host and is not small."""
+        if record.stream is None:
+            return None
+        value = record.args[record.stream[0]]
+        root: Value = value.root
+        if (
+            root.source is None
+            or root.known is not None
+            or value.offset
+            or root in self._blocks
+            or root in self._guests
+        ):
+            return None
+        if root in self._wanted or root.nbytes <= STAGING_BYTES:
+            return None
+        return value if isinstance(value, Value) else None
+
+    def _stream(self, record: Record, value: Value, addresses: dict[Value, int]) -> None:
+        assert record.stream is not None and value.root.source is not None
+        per_unit = record.stream[1]
+        data = value.root.source.array().reshape(-1).view(np.uint8)
+        units = max(1, STAGING_BYTES // per_unit)
+        staging = self._runtime._allocate(units * per_unit, "weights", f"{self._owner} (staging)")
+        try:
+            for begin in range(0, record.units, units):
+                end = min(begin + units, record.units)
+                piece = data[begin * per_unit : end * per_unit]
+                self._runtime._bytes[staging.address : staging.address + piece.size] = piece
+                # The kernel adds begin * per_unit, modulo 2**32.
+                addresses[value] = (staging.address - begin * per_unit) & 0xFFFFFFFF
+                self._run_at(record, addresses, begin, end)
+        finally:
+            self._free(staging)
+
+    def _run_at(self, record: Record, addresses: dict[Value, int], begin: int, end: int) -> None:
+        data = tape.encode_record(record, self._signature(record.kernel), lambda v: addresses[v])
+        block = self._runtime._allocate(len(data), "tape", self._owner)
+        try:
+            self._write(block, np.frombuffer(data, np.uint8))
+            self._run_record(record, block.address, begin, end)
+        finally:
+            self._free(block)
