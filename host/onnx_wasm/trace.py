@@ -101,12 +101,11 @@ def replay(trace: Trace, heap: HeapCalls, *, stop: bool = False) -> Replay:
             f"{trace.name} begins with break {trace.start.brk} and {trace.start.memory} bytes of memory, "
             f"this heap has {heap.brk()} and {heap.memory_size()}"
         )
+    breaks: list[int] | list[None] = trace.brk or [None] * len(trace.op)
     blocks: list[int] = []
     differences = calls = 0
     first: Difference | None = None
-    for op, arg, ptr, memory, brk in zip(
-        trace.op, trace.arg, trace.ptr, trace.memory, trace.brk or [None] * len(trace.op), strict=True
-    ):
+    for op, arg, ptr, memory, brk in zip(trace.op, trace.arg, trace.ptr, trace.memory, breaks, strict=True):
         if op == FREE:
             address = blocks[arg]
             heap.free(address)
