@@ -1,0 +1,131 @@
+"""Recordings of an allocator's answers, and their replay against another.
+
+A recording is an ``.npz`` of parallel arrays, one entry a call: ``op`` (0 malloc, 1 free, 2 memalign(64),
+4+k memalign(2**k)), ``arg`` (the size; for free the number of the allocation, failed ones count), ``ptr`` (the
+address returned or freed), ``memory`` and possibly ``brk`` (bytes after the call), and ``meta`` (JSON).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+MALLOC, FREE, TENSOR, ALIGNED = 0, 1, 2, 4
+TENSOR_ALIGNMENT = 64
+# These two requests bring an empty heap to the state in which the other recordings begin.
+START_REQUESTS = (8, 5972)
+
+
+class HeapCalls(Protocol):
+    """What a replay needs of a heap. Addresses and sizes are unsigned; 0 is a failed allocation."""
+
+    def malloc(self, size: int, /) -> int: ...
+    def memalign(self, alignment: int, size: int, /) -> int: ...
+    def free(self, pointer: int, /) -> object: ...
+    def memory_size(self) -> int: ...
+    def brk(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """The heap in which a recording begins; ``top`` is None where nothing has been allocated."""
+
+    top: int | None
+    top_size: int
+    brk: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recording."""
+
+    name: str
+    op: list[int]
+    arg: list[int]
+    ptr: list[int]
+    memory: list[int]
+    brk: list[int] | None
+    start: Start
+    engine_limit: int | None
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The call whose answer was not the recorded one: (address, memory, break) of both."""
+
+    call: int
+    op: str
+    arg: int
+    expected: tuple[int, int, int | None]
+    got: tuple[int, int, int | None]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of a replay. ``calls`` is how many were made."""
+
+    name: str
+    calls: int
+    differences: int
+    first: Difference | None
+
+
+def load(path: str | Path) -> Trace:
+    """Read a recording."""
+    path = Path(path)
+    with np.load(path) as arrays:
+        meta = json.loads(str(arrays["meta"]))
+        columns = {k: arrays[k].tolist() for k in ("op", "arg", "ptr", "memory")}
+        brk = arrays["brk"].tolist() if "brk" in arrays else None
+    start = Start(**{k: meta["start"][k] for k in ("top", "top_size", "brk", "memory")})
+    return Trace(path.name, **columns, brk=brk, start=start, engine_limit=meta.get("engine_limit"), meta=meta)
+
+
+def replay(trace: Trace, heap: HeapCalls, *, stop: bool = False) -> Replay:
+    """Make the calls of a recording in an empty heap, and compare every answer.
+
+    With ``stop`` the first difference ends it. Differing addresses are kept: a later free
+    frees what this heap returned.
+    """
+    if trace.start.top is not None:
+        for size in START_REQUESTS:
+            heap.malloc(size)
+    if (heap.brk(), heap.memory_size()) != (trace.start.brk, trace.start.memory):
+        raise ValueError(
+            f"{trace.name} begins with break {trace.start.brk} and {trace.start.memory} bytes of memory, "
+            f"this heap has {heap.brk()} and {heap.memory_size()}"
+        )
+    breaks: list[int] | list[None] = trace.brk or [None] * len(trace.op)
+    blocks: list[int] = []
+    differences = calls = 0
+    first: Difference | None = None
+    for op, arg, ptr, memory, brk in zip(trace.op, trace.arg, trace.ptr, trace.memory, breaks, strict=True):
+        if op == FREE:
+            address = blocks[arg]
+            heap.free(address)
+        else:
+            if op == MALLOC:
+                address = heap.malloc(arg)
+            else:
+                address = heap.memalign(TENSOR_ALIGNMENT if op == TENSOR else 1 << (op - ALIGNED), arg)
+            blocks.append(address)
+        got = (address, heap.memory_size(), None if brk is None else heap.brk())
+        if got != (ptr, memory, brk):
+            differences += 1
+            first = first or Difference(calls, _name(op), arg, (ptr, memory, brk), got)
+        calls += 1
+        if first and stop:
+            break
+    return Replay(trace.name, calls, differences, first)
+
+
+def _name(op: int) -> str:
+    if op < ALIGNED:
+        return ("malloc", "free", f"memalign({TENSOR_ALIGNMENT})")[op]
+    return f"memalign({1 << (op - ALIGNED)})"
