@@ -1,11 +1,11 @@
 """ONNX models in a WebAssembly heap, from Python, with ORT Web's names.
 
-    import onnx_wasm as ort
+import onnx_wasm as ort
 
-    session = ort.InferenceSession.create("model.onnx")
-    out = session.run({"input": array})
-    out["prob"].data; out["prob"].dispose(); session.dispose()
-    ort.memory()
+session = ort.InferenceSession.create("model.onnx")
+out = session.run({"input": array})
+out["prob"].data; out["prob"].dispose(); session.dispose()
+ort.memory()
 """
 
 from __future__ import annotations

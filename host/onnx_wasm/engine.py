@@ -73,6 +73,11 @@ def wasmtime_version() -> str:
     return importlib.metadata.version("wasmtime")
 
 
+def module_sizes() -> dict[str, int]:
+    """Bytes of the built module, by variant."""
+    return {p.stem: p.stat().st_size for p in sorted(_BUILT.glob("*.wasm"))}
+
+
 _engine_lock = threading.Lock()
 
 

@@ -14,6 +14,10 @@ class InvalidModelError(OnnxWasmError, ValueError):
     """The bytes are not a usable ONNX model."""
 
 
+class InvalidTraceError(OnnxWasmError, ValueError):
+    """The file is not a recording of an allocator."""
+
+
 class UnsupportedModelError(OnnxWasmError, NotImplementedError):
     """The model needs an operator, opset or type that has no implementation here."""
 

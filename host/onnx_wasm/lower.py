@@ -48,9 +48,14 @@ class Lowered:
     outputs: dict[str, Value]
 
 
+def load_ops() -> None:
+    """Register every operator."""
+    registry.load(ops)
+
+
 def prepare(graph: Graph) -> LoweringCache:
     """Look up every node's op. Raises UnsupportedModelError that lists all that is missing."""
-    registry.load(ops)
+    load_ops()
     missing = dict.fromkeys(_missing(graph, graph.opsets, root=True))
     if missing:
         raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}")

@@ -166,6 +166,8 @@ class Graph:
     opsets: Mapping[str, int]
     where: str
     """The file, or "model bytes"."""
+    metadata: dict[str, str] = field(default_factory=dict)
+    """The model's metadata_props; empty for subgraphs."""
 
     def uses(self) -> Counter[str]:
         """How many node inputs and graph outputs read each name, subgraphs included."""
@@ -203,7 +205,9 @@ def load(
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"{where}: not an ONNX model: no {'graph' if proto.opset_import else 'opset_import'}")
     opsets = {_domain(o.domain): o.version for o in proto.opset_import}
-    return _graph(proto.graph, opsets, files, where)
+    graph = _graph(proto.graph, opsets, files, where)
+    graph.metadata = {p.key: p.value for p in proto.metadata_props}
+    return graph
 
 
 def _domain(domain: str) -> str:

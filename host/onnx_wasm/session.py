@@ -231,6 +231,11 @@ class InferenceSession:
     def output_metadata(self) -> list[ValueMetadata]:
         return [self._metadata(o) for o in self._graph.outputs]
 
+    @property
+    def model_metadata(self) -> dict[str, str]:
+        """The model's own key-value metadata."""
+        return dict(self._graph.metadata)
+
     def _metadata(self, info: ValueInfo) -> ValueMetadata:
         shape = tuple("" if d is None else d for d in self._dimensions(info) or ())
         return ValueMetadata(info.name, info.dtype is not None, "" if info.dtype is None else info.dtype.name, shape)

@@ -7,12 +7,19 @@ address returned or freed), ``memory`` and possibly ``brk`` (bytes after the cal
 
 from __future__ import annotations
 
+import ctypes
 import json
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+from . import heap_layout
+from .engine import PAGE, Instance
+from .errors import InvalidTraceError
+from .heap import MAXIMUM, ORT_WEB_HEAP_BASE
 
 MALLOC, FREE, TENSOR, ALIGNED = 0, 1, 2, 4
 TENSOR_ALIGNMENT = 64
@@ -76,14 +83,43 @@ class Replay:
     first: Difference | None
 
 
+class ModuleHeap:
+    """A heap of the module as the recorded one was when its recording began, apart from `START_REQUESTS`.
+
+    The engine's limit of the recording is the memory's own maximum.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        limit = MAXIMUM if trace.engine_limit is None else trace.engine_limit
+        instance = self._instance = Instance(trace.start.memory // PAGE, limit // PAGE)
+        instance.bind("heap_init", "iidii", result=False)(ORT_WEB_HEAP_BASE, MAXIMUM, 0.20, 96 << 20, -1)
+        self.malloc = instance.bind("malloc", "i")
+        self.memalign = instance.bind("memalign", "ii")
+        self.free = instance.bind("free", "i")
+        self.memory_size = instance.memory_size
+        self._brk = ctypes.c_uint32.from_address(instance.address + heap_layout.BRK)
+
+    def brk(self) -> int:
+        """The end of what the heap has asked for; before the first call, where it will begin."""
+        return self._brk.value
+
+    def close(self) -> None:
+        """Give the memory back."""
+        del self._brk
+        self._instance.close()
+
+
 def load(path: str | Path) -> Trace:
-    """Read a recording."""
+    """Read a recording. Raises InvalidTraceError for what is none; OSError for no such file."""
     path = Path(path)
-    with np.load(path) as arrays:
-        meta = json.loads(str(arrays["meta"]))
-        columns = {k: arrays[k].tolist() for k in ("op", "arg", "ptr", "memory")}
-        brk = arrays["brk"].tolist() if "brk" in arrays else None
-    start = Start(**{k: meta["start"][k] for k in ("top", "top_size", "brk", "memory")})
+    try:
+        with np.load(path) as arrays:
+            meta = json.loads(str(arrays["meta"]))
+            columns = {k: arrays[k].tolist() for k in ("op", "arg", "ptr", "memory")}
+            brk = arrays["brk"].tolist() if "brk" in arrays else None
+        start = Start(**{k: meta["start"][k] for k in ("top", "top_size", "brk", "memory")})
+    except (KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise InvalidTraceError(f"{path}: not a recording of an allocator: {error!r}") from None
     return Trace(path.name, **columns, brk=brk, start=start, engine_limit=meta.get("engine_limit"), meta=meta)
 
 
