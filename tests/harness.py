@@ -95,8 +95,8 @@ class Harness:
         op_type: str = "Test",
         **attributes: Any,
     ) -> Any:
-        """What an op computes. Inputs in ``weights`` are constants, those in ``host`` go in as arrays; with ``split`` > 1
-        every record is run in that many ranges of units, as threads would."""
+        """What an op computes. Inputs in ``weights`` are constants, those in ``host`` go in as arrays; with
+        ``split`` > 1 every record is run in that many ranges of units, as threads would."""
         self.reset()
         cx = Context()
         cx.node, cx.opset = Node(op_type, "test", index=0), opset

@@ -225,7 +225,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
         text = f"output   {name}: {item['type']}{item['shape']}"
         if "mean" in item:
             text += f"  min {item['min']:.6g}  max {item['max']:.6g}  mean {item['mean']:.6g}"
-            text += f"  [{', '.join(f'{v:.6g}' for v in item['first'])}{', ...' if np.prod(item['shape']) > _SHOWN else ''}]"
+            more = ", ..." if np.prod(item["shape"]) > _SHOWN else ""
+            text += f"  [{', '.join(f'{v:.6g}' for v in item['first'])}{more}]"
         lines.append(text)
     if report["recognised"]:
         lines.append(f"result   {report['recognised']['label']} (score {report['recognised']['score']:.4f})")

@@ -233,8 +233,8 @@ class Context:
         """What ``make`` emits and returns, once per session if all ``sources`` are constants.
 
         For packed weights and folded constants: with constant sources the records run when the session first needs
-        the result, and the result stays in the heap; with others they are ordinary records of the tape. ``key`` must tell
-        apart all that ``make`` may produce from the same sources.
+        the result, and the result stays in the heap; with others they are ordinary records of the tape. ``key`` must
+        tell apart all that ``make`` may produce from the same sources.
         """
         if self._recipe is not None or not all(s.const for s in sources):
             return make()

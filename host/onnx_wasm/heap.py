@@ -129,8 +129,9 @@ class MemoryInfo:
     def __str__(self) -> str:
         tags = ", ".join(f"{tag} {size:,}" for tag, size in sorted(self.by_tag.items()))
         return (
-            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({len(self.growths)} growths); used {self.used:,} "
-            f"in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, largest free {self.largest_free:,} ({tags})"
+            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({len(self.growths)} growths); "
+            f"used {self.used:,} in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, "
+            f"largest free {self.largest_free:,} ({tags})"
         )
 
 
@@ -263,8 +264,8 @@ class Runtime:
             holders[f"{block.tag} of {block.owner}" if block.owner else block.tag] += block.nbytes
         biggest = ", ".join(f"{name} {size:,}" for name, size in holders.most_common(3)) or "none"
         return HeapMemoryError(
-            f"the heap cannot hold {nbytes:,} bytes for {what}: {info}. Biggest holders: {biggest}. Dispose of tensors and "
-            f"sessions that are done, or give the runtime a larger maximum"
+            f"the heap cannot hold {nbytes:,} bytes for {what}: {info}. Biggest holders: {biggest}. "
+            f"Dispose of tensors and sessions that are done, or give the runtime a larger maximum"
         )
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], offset: int = 0) -> Array:
@@ -382,8 +383,8 @@ class Runtime:
             leased = [b for b in self._blocks.values() if b.leases]
             if leased:
                 raise LeaseError(
-                    f"{sum(len(b.leases) for b in leased)} numpy views of this heap are alive, of {', '.join(map(repr, leased[:3]))}"
-                    "; drop or copy them first"
+                    f"{sum(len(b.leases) for b in leased)} numpy views of this heap are alive, "
+                    f"of {', '.join(map(repr, leased[:3]))}; drop or copy them first"
                 )
             self._closed = True
             self._blocks.clear()

@@ -136,9 +136,8 @@ def lower(
 def _weight(initializer: Initializer) -> Value:
     value = Value(initializer.shape, initializer.dtype, name=initializer.name, const=True)
     value.source = initializer
-    if (initializer.dtype.is_integer or initializer.dtype.short == "bool") and initializer.dtype.bits >= 8:
-        if value.size <= MAX_KNOWN:
-            value.known = initializer.array()
+    if _is_shape_arithmetic([value]) and initializer.dtype.bits >= 8:
+        value.known = initializer.array()
     return value
 
 

@@ -1,7 +1,7 @@
 """Sessions: a model in a runtime, with ORT Web's ``InferenceSession`` names.
 
-A session keeps one *executable* for each set of input shapes it has seen: an encoded tape in the heap. A run patches the
-addresses of inputs into it and makes one call into the module.
+A session keeps one *executable* for each set of input shapes it has seen: an encoded tape in the heap. A run patches
+the addresses of inputs into it and makes one call into the module.
 """
 
 from __future__ import annotations
@@ -271,8 +271,8 @@ class InferenceSession:
         copied. ``fetches`` names the outputs wanted (all, unless given); a mapping may give tensors to write into.
         The other outputs are new tensors of the runtime.
 
-        Raises FeedError or FeedTypeError for feeds that do not fit, MemoryError, and errors that name the node for values
-        outside an operator's domain. After any error nothing is leaked, and the session can run again.
+        Raises FeedError or FeedTypeError for feeds that do not fit, MemoryError, and errors that name the node for
+        values outside an operator's domain. After any error nothing is leaked, and the session can run again.
         """
         with self._runtime._gate:
             return self._run(feeds, fetches)
@@ -341,12 +341,14 @@ class InferenceSession:
         shape = self._dimensions(info)
         if shape is not None and len(shape) != len(item.shape):
             raise FeedError(
-                f"input {info.name!r} has rank {len(shape)} ({_show(shape)}), got rank {len(item.shape)} ({list(item.shape)})"
+                f"input {info.name!r} has rank {len(shape)} ({_show(shape)}), "
+                f"got rank {len(item.shape)} ({list(item.shape)})"
             )
         for axis, (wanted, got) in enumerate(zip(shape or (), item.shape, strict=False)):
             if isinstance(wanted, int) and wanted != got:
                 raise FeedError(
-                    f"input {info.name!r} has dimension {wanted} on axis {axis} ({_show(shape)}), got {list(item.shape)}"
+                    f"input {info.name!r} has dimension {wanted} on axis {axis} ({_show(shape)}), "
+                    f"got {list(item.shape)}"
                 )
         return item
 
@@ -453,7 +455,8 @@ class InferenceSession:
             raise _NeedsFeedsError from error
         if fed is None or root.name not in fed or root.name in self._decisive:
             raise UnsupportedModelError(
-                f"{node}: {error.value.name!r} decides a shape but is computed from data; such graphs are not supported yet"
+                f"{node}: {error.value.name!r} decides a shape but is computed from data; "
+                f"such graphs are not supported yet"
             )
         if root.size > _MAX_DECISIVE:
             raise UnsupportedModelError(
@@ -526,7 +529,8 @@ class InferenceSession:
                 executable.arena_address = arena
 
     def _stage(self, executable: _Executable, name: str, item: _Fed) -> Block:
-        assert item.array is not None and item.dtype.numpy is not None
+        assert item.array is not None
+        assert item.dtype.numpy is not None
         block = executable.staging.get(name)
         if block is None:
             block = self._runtime._allocate(item.array.nbytes, "input", f"{self._name} {name}")

@@ -140,7 +140,7 @@ class Tensor:
         return Tensor._wrap(block, self._dtype, shape, self._offset)
 
     def dispose(self) -> None:
-        """Give the tensor's memory back; it is dead at once. Views that are alive keep the block until they are gone."""
+        """Give the tensor's memory back; it is dead at once. Live views keep the block until they are gone."""
         block, self._block = self._block, None
         if block is not None:
             block.drop(self._token)

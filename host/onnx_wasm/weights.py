@@ -1,7 +1,7 @@
 """A session's constants in the heap: weights as the kernels want them, and what is computed from them.
 
-Nothing is placed before a tape refers to it, and only what a tape refers to stays: an unpacked weight is a passing guest,
-and a large one that is only packed is streamed through a small staging block.
+Nothing is placed before a tape refers to it, and only what a tape refers to stays: an unpacked weight is a passing
+guest, and a large one that is only packed is streamed through a small staging block.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ class Weights:
         return value if isinstance(value, Value) else None
 
     def _stream(self, record: Record, value: Value, addresses: dict[Value, int]) -> None:
-        assert record.stream is not None and value.root.source is not None
+        assert record.stream is not None
+        assert value.root.source is not None
         per_unit = record.stream[1]
         data = value.root.source.array().reshape(-1).view(np.uint8)
         units = max(1, STAGING_BYTES // per_unit)
