@@ -122,7 +122,7 @@ class Initializer:
         packed = np.frombuffer(data, np.uint8)
         if packed.size != self.nbytes:
             raise InvalidModelError(
-                f"{self._where}: tensor {self.name!r} ({self.dtype}{list(self.shape)}) has {packed.size} bytes of data, "
+                f"{self._where}: tensor {self.name!r} ({self.dtype}{list(self.shape)}) has {packed.size} bytes, "
                 f"needs {self.nbytes}"
             )
         return packed

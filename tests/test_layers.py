@@ -1,0 +1,92 @@
+"""The import ladder: each file imports only what is below it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
+
+# A module may import those on the rungs below its own, and `errors`. Modules on one rung may import each other
+# where named here.
+RUNGS: list[set[str]] = [
+    {"errors", "heap_layout", "build"},
+    {"dtypes", "engine"},
+    {"model", "heap"},
+    {"registry", "context", "trace", "tensor"},
+    {"ops"},
+    {"lower"},
+    {"plan"},
+    {"tape"},
+    {"weights"},
+    {"session"},
+    {"cli", "__init__"},
+]
+MODEL_SIDE = {"dtypes", "model", "registry", "context", "ops", "lower", "plan", "tape"}
+HEAP_SIDE = {"engine", "heap", "heap_layout", "tensor", "trace", "weights", "session"}
+OPS_MAY_IMPORT = {"registry", "context", "dtypes", "model", "errors", "ops", "numpy"}
+
+
+def imports(path: Path) -> tuple[set[str], set[str]]:
+    """(modules of the package, top-level names of other packages) that a file imports."""
+    own, other = set(), set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            other |= {a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            if not node.level:
+                other.add((node.module or "").split(".")[0])
+            elif path.parent.name == "ops" and node.level == 1:
+                own.add("ops")
+            elif node.module:
+                own.add(node.module.split(".")[0])
+            else:
+                own |= {a.name for a in node.names if (PACKAGE / a.name).exists() or (PACKAGE / f"{a.name}.py").exists()}
+    return own, other
+
+
+def rung(name: str) -> int:
+    found = [i for i, names in enumerate(RUNGS) if name in names]
+    assert found, f"{name} stands on no rung of the ladder"
+    return found[0]
+
+
+MODULES = sorted(PACKAGE.glob("*.py"))
+OPS = sorted((PACKAGE / "ops").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)
+def test_a_module_imports_only_what_is_below_it(path: Path) -> None:
+    own, _ = imports(path)
+    mine = rung(path.stem)
+    for name in own:
+        assert rung(name) < mine, f"{path.stem} imports {name}, which is not below it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)
+def test_the_model_side_never_imports_the_heap_side(path: Path) -> None:
+    own, _ = imports(path)
+    if path.stem in MODEL_SIDE:
+        assert not own & HEAP_SIDE
+
+
+@pytest.mark.parametrize("path", OPS, ids=lambda p: p.stem)
+def test_an_op_only_describes(path: Path) -> None:
+    own, other = imports(path)
+    assert own <= OPS_MAY_IMPORT
+    standard = {"__future__", "collections", "dataclasses", "enum", "functools", "itertools", "math", "operator", "typing"}
+    assert other - standard <= {"numpy", "ml_dtypes", "onnx"}
+
+
+def test_only_the_engine_touches_wasmtime() -> None:
+    users = {p.stem for p in [*MODULES, *OPS] if "wasmtime" in imports(p)[1]}
+    assert users == {"engine", "build"}
+
+
+def test_nothing_computes_with_another_runtime() -> None:
+    for path in [*MODULES, *OPS]:
+        text = path.read_text()
+        assert "onnxruntime" not in imports(path)[1], path
+        assert "onnx.reference" not in text, path
