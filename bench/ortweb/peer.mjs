@@ -57,7 +57,7 @@ async function load(command) {
   fetches = command.fetches;
   const model = new Uint8Array(fs.readFileSync(command.model));
   const start = performance.now();
-  session = await ort.InferenceSession.create(model, { executionProviders: ['wasm'] });
+  session = await ort.InferenceSession.create(model, { executionProviders: ['wasm'], logSeverityLevel: 4 });
   const created = performance.now();
   const result = await run();
   const first = performance.now();
