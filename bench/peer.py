@@ -1,0 +1,151 @@
+"""One runtime under measurement, in a process of its own: JSON lines in, JSON lines out.
+
+`python peer.py onnx-wasm` or `python peer.py native`; ortweb/peer.mjs speaks the same:
+
+    {"do": "hello"}            -> {"version": ...}
+    {"do": "load", "model", "inputs", "fetches", "threads", "save"}
+                               -> {"create_ms", "first_ms", "outputs": [{name, dtype, dims}]}
+    {"do": "run", "times": n}  -> {"ms": [...]}
+    {"do": "memory"}           -> {"linear": bytes, "peak": bytes}, either may be null
+
+`save` is a folder that gets output i of the first run as raw elements in `i.bin`. A failure answers {"error": ...}.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class Adapter(Protocol):
+    version: str
+
+    def load(self, model: str, feeds: Arrays, fetches: list[str] | None, threads: int) -> None: ...
+    def run(self) -> Any: ...
+    def arrays(self, result: Any) -> Arrays: ...
+    def done(self, result: Any) -> None: ...
+    def memory(self) -> dict[str, int | None]: ...
+
+
+class OnnxWasm:
+    """This package. Feeds lie in the heap before the clock starts; disposing of the outputs is part of a run."""
+
+    def __init__(self) -> None:
+        self.ort = importlib.import_module("onnx_wasm")
+        self.create = self.ort.InferenceSession.create
+        self.version = f"onnx-wasm {getattr(self.ort, '__version__', '(no version)')}"
+
+    def load(self, model: str, feeds: Arrays, fetches: list[str] | None, threads: int) -> None:
+        self.runtime = self.ort.Runtime(**({"threads": threads} if threads > 1 else {}))
+        self.session = self.create(model, runtime=self.runtime)
+        self.feeds = {
+            name: self.ort.Tensor(str(a.dtype), a, list(a.shape), runtime=self.runtime) for name, a in feeds.items()
+        }
+        self.fetches = fetches
+
+    def run(self) -> Any:
+        return self.session.run(self.feeds, self.fetches) if self.fetches else self.session.run(self.feeds)
+
+    def arrays(self, result: Any) -> Arrays:
+        return {name: np.array(tensor.data).reshape(tensor.dims) for name, tensor in result.items()}
+
+    def done(self, result: Any) -> None:
+        for tensor in result.values():
+            tensor.dispose()
+
+    def memory(self) -> dict[str, int | None]:
+        info = self.runtime.memory()
+        return {"linear": info.linear, "peak": info.peak}
+
+
+class Native:
+    """onnxruntime's own CPU provider."""
+
+    def __init__(self) -> None:
+        self.ort = importlib.import_module("onnxruntime")
+        self.version = f"onnxruntime {self.ort.__version__}"
+        self.ort.set_default_logger_severity(3)
+
+    def load(self, model: str, feeds: Arrays, fetches: list[str] | None, threads: int) -> None:
+        options = self.ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        self.session = self.ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self.feeds = feeds
+        self.fetches = fetches or [output.name for output in self.session.get_outputs()]
+
+    def run(self) -> Any:
+        return self.session.run(self.fetches, self.feeds)
+
+    def arrays(self, result: Any) -> Arrays:
+        return dict(zip(self.fetches, result, strict=True))
+
+    def done(self, result: Any) -> None:
+        pass
+
+    def memory(self) -> dict[str, int | None]:
+        return {"linear": None, "peak": None}
+
+
+ADAPTERS: dict[str, Callable[[], Adapter]] = {"onnx-wasm": OnnxWasm, "native": Native}
+
+
+def timed(adapter: Adapter) -> float:
+    start = time.perf_counter()
+    adapter.done(adapter.run())
+    return (time.perf_counter() - start) * 1e3
+
+
+def load(adapter: Adapter, command: dict[str, Any]) -> dict[str, Any]:
+    feeds = {v["name"]: np.fromfile(v["file"], v["dtype"]).reshape(v["dims"]) for v in command["inputs"]}
+    start = time.perf_counter()
+    adapter.load(command["model"], feeds, command["fetches"], command["threads"])
+    created = time.perf_counter()
+    result = adapter.run()
+    first = time.perf_counter()
+    outputs = adapter.arrays(result)
+    adapter.done(result)
+    for index, array in enumerate(outputs.values()):
+        np.ascontiguousarray(array).tofile(Path(command["save"]) / f"{index}.bin")
+    return {
+        "create_ms": (created - start) * 1e3,
+        "first_ms": (first - created) * 1e3,
+        "outputs": [{"name": n, "dtype": str(a.dtype), "dims": list(a.shape)} for n, a in outputs.items()],
+    }
+
+
+def main() -> None:
+    adapter: Adapter | None = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        reply: dict[str, Any]
+        try:
+            if adapter is None:
+                adapter = ADAPTERS[sys.argv[1]]()
+            match command["do"]:
+                case "hello":
+                    reply = {"version": adapter.version}
+                case "load":
+                    reply = load(adapter, command)
+                case "run":
+                    reply = {"ms": [timed(adapter) for _ in range(command["times"])]}
+                case "memory":
+                    reply = dict(adapter.memory())
+                case other:
+                    reply = {"error": f"no such command: {other}"}
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    main()
