@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from models import Model, find, with_random_weights
 from report import NATIVE, OURS, WEB, Json, first_table, memory_table, times_table
 

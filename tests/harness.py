@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from onnx_wasm import dtypes, engine
 from onnx_wasm.context import Context, Record, Value
 from onnx_wasm.model import Node

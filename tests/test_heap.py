@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jinja2
 import pytest
+
 from dlmalloc_model import Policy
 from onnx_wasm import heap_layout
 from wasm_harness import BASE, PAGE, POLICY_MAXIMUM, WasmHeap, at_trace_start

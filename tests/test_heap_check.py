@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+
 from onnx_wasm import heap_layout as layout
 from wasm_harness import WasmHeap, at_trace_start
 

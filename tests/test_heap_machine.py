@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
-from dlmalloc_model import Policy
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from dlmalloc_model import Policy
 from wasm_harness import PAGE, WasmHeap
 
 sizes = st.one_of(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from onnx_wasm import trace
 from onnx_wasm.trace import Difference, Trace
 from wasm_harness import WasmHeap, at_trace_start

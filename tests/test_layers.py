@@ -43,7 +43,9 @@ def imports(path: Path) -> tuple[set[str], set[str]]:
             elif node.module:
                 own.add(node.module.split(".")[0])
             else:
-                own |= {a.name for a in node.names if (PACKAGE / a.name).exists() or (PACKAGE / f"{a.name}.py").exists()}
+                own |= {
+                    a.name for a in node.names if (PACKAGE / a.name).exists() or (PACKAGE / f"{a.name}.py").exists()
+                }
     return own, other
 
 
@@ -76,7 +78,17 @@ def test_the_model_side_never_imports_the_heap_side(path: Path) -> None:
 def test_an_op_only_describes(path: Path) -> None:
     own, other = imports(path)
     assert own <= OPS_MAY_IMPORT
-    standard = {"__future__", "collections", "dataclasses", "enum", "functools", "itertools", "math", "operator", "typing"}
+    standard = {
+        "__future__",
+        "collections",
+        "dataclasses",
+        "enum",
+        "functools",
+        "itertools",
+        "math",
+        "operator",
+        "typing",
+    }
     assert other - standard <= {"numpy", "ml_dtypes", "onnx"}
 
 

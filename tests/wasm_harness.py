@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import numpy as np
+
 from onnx_wasm import engine, heap_layout
 
 PAGE = engine.PAGE
