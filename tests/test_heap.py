@@ -215,6 +215,22 @@ def test_growth_from_16_mib() -> None:
     heap.close()
 
 
+def test_the_break_may_reach_the_maximum() -> None:
+    heap = WasmHeap(base=4096, initial=PAGE, maximum=2 * PAGE)
+    assert heap.malloc(2 * PAGE - 4096 - 48 - 8)
+    assert (heap.brk(), heap.memory_size()) == (2 * PAGE, 2 * PAGE)
+    assert heap.malloc(4096) == 0
+    heap.close()
+
+
+def test_realloc_never_empties_top(heap: WasmHeap) -> None:
+    p = heap.malloc(100)
+    all_of_it = 104 + heap.top_size - 4
+    assert heap.realloc(p, all_of_it - 8) == p
+    assert heap.top_size == 8
+    assert heap.realloc(p, all_of_it) != p
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
