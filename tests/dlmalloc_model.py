@@ -70,7 +70,7 @@ class Policy:
 
     def raise_break(self, ask: int) -> bool:
         end = self.brk + ask
-        if ask >= 2**31 - 1 or end > 0xFFFFFFFF or (end > self.memory and not self.grow(end)):
+        if end > 0xFFFFFFFF or (end > self.memory and not self.grow(end)):
             return False
         if self.top is None:
             self.top, self.top_size = self.base, -FOOT

@@ -18,7 +18,17 @@ import onnx_wasm as ort
 from onnx_wasm.engine import Variant
 from shared_material import model_inputs, model_outputs, model_path, random_weights
 
-LIGHT = ["bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512"]
+LIGHT = [
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+    "squeezenet",
+    "vgg19",
+    "zfnet512",
+]
 TRAINED = ("oww_embedding", "ppocr_v2_cls", "ppocr_v4_rec", "magika_v3_3", "minilm_l3_fp32")
 MODES: list[tuple[Variant, bool]] = [("relaxed", True), ("relaxed", False), ("strict", True), ("strict", False)]
 MODE_IDS = [f"{v}-{'planned' if p else 'unplanned'}" for v, p in MODES]
