@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def mlp(batch: int | str = "batch", *, seed: int = 0, sizes: Sequence[int] = (16
     """Gemm-Relu layers and a Softmax, input "x", output "y"."""
     chance = np.random.default_rng(seed)
     nodes, weights, last = [], {}, "x"
-    for i, (n, m) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (n, m) in enumerate(itertools.pairwise(sizes)):
         weights[f"w{i}"] = chance.normal(0, 1 / np.sqrt(n), (n, m)).astype(np.float32)
         weights[f"b{i}"] = chance.normal(0, 0.1, m).astype(np.float32)
         nodes.append(node("Gemm", [last, f"w{i}", f"b{i}"], [f"g{i}"]))

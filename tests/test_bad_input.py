@@ -1,0 +1,268 @@
+"""What bad input gets: an exception that says what is wrong, nothing leaked, and everything usable afterwards."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import graphs
+import onnx_wasm as ort
+from graphs import FLOAT, INT64, model, node
+
+
+@pytest.fixture
+def runtime() -> Iterator[ort.Runtime]:
+    runtime = ort.Runtime()
+    yield runtime
+    gc.collect()
+    assert runtime.memory().used == 0
+    runtime.heap_check()
+    runtime.close()
+
+
+GOOD = np.ones((2, 16), np.float32)
+
+
+@pytest.fixture
+def session(runtime: ort.Runtime) -> Iterator[ort.InferenceSession]:
+    """An MLP of fixed batch, which must still be right after the test."""
+    session = ort.InferenceSession.create(graphs.mlp(2), runtime=runtime)
+    expected = session.run({"x": GOOD})["y"].get_data(release_data=True)
+    used = runtime.memory().used
+    yield session
+    gc.collect()
+    assert runtime.memory().used == used
+    np.testing.assert_array_equal(session.run({"x": GOOD})["y"].get_data(release_data=True), expected)
+    session.dispose()
+
+
+@pytest.mark.parametrize(
+    ("feeds", "kind", "message"),
+    [
+        ({}, ValueError, r"inputs not fed: \['x'\]"),
+        ({"x": GOOD, "z": GOOD}, ValueError, r"'z' is no input of the model, which takes \['x'\]"),
+        ({"x": GOOD.astype(np.float64)}, TypeError, "input 'x' takes float32, got float64"),
+        ({"x": GOOD.astype(np.int64)}, TypeError, "input 'x' takes float32, got int64"),
+        ({"x": GOOD[0]}, ValueError, r"input 'x' has rank 2 \(\[2, 16\]\), got rank 1"),
+        ({"x": GOOD[:1]}, ValueError, "input 'x' has dimension 2 on axis 0"),
+        ({"x": GOOD[:, :5]}, ValueError, "input 'x' has dimension 16 on axis 1"),
+        ({"x": GOOD.tolist()}, TypeError, "must be a Tensor or a numpy array, got list"),
+        ({"x": None}, TypeError, "must be a Tensor or a numpy array, got NoneType"),
+        ({"x": np.array(["a"] * 32).reshape(2, 16)}, TypeError, "input 'x' takes float32, got string"),
+        ({"x": np.array([{}] * 32).reshape(2, 16)}, TypeError, "input 'x' takes float32, got string"),
+        ([GOOD], TypeError, "feeds must map input names"),
+    ],
+    ids=lambda v: None if not isinstance(v, str) else v[:30],
+)
+def test_feeds_that_do_not_fit(session: ort.InferenceSession, feeds: object, kind: type, message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        session.run(feeds)
+    assert isinstance(caught.value, ort.OnnxWasmError)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.repeat(GOOD, 2, axis=0)[::2],
+        GOOD.astype(">f4"),
+        np.asfortranarray(GOOD),
+        np.broadcast_to(np.float32(1), (2, 16)),
+    ],
+    ids=["strided", "big-endian", "fortran", "read-only"],
+)
+def test_any_layout_is_read_right(session: ort.InferenceSession, array: np.ndarray) -> None:
+    got = session.run({"x": array})["y"].get_data(release_data=True)
+    np.testing.assert_array_equal(got, session.run({"x": GOOD})["y"].get_data(release_data=True))
+
+
+def test_a_disposed_tensor_is_no_feed(session: ort.InferenceSession) -> None:
+    tensor = ort.Tensor("float32", GOOD, runtime=session.runtime)
+    tensor.dispose()
+    with pytest.raises(ort.DisposedError):
+        session.run({"x": tensor})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not an ONNX model"),
+        (b"not a model at all", "not an ONNX model"),
+        (b"\x08\x0a", "not an ONNX model"),
+        (graphs.mlp()[: len(graphs.mlp()) // 2], "not an ONNX model, or truncated"),
+        (graphs.mlp()[:-7], "not an ONNX model, or truncated"),
+        (bytes(1000), "not an ONNX model"),
+    ],
+)
+def test_bytes_that_are_no_model(runtime: ort.Runtime, tmp_path: Path, data: bytes, message: str) -> None:
+    with pytest.raises(ort.InvalidModelError, match=f"model bytes: {message}"):
+        ort.InferenceSession.create(data, runtime=runtime)
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="broken.onnx: "):
+        ort.InferenceSession.create(path, runtime=runtime)
+
+
+def test_a_path_to_nothing(runtime: ort.Runtime, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere.onnx"):
+        ort.InferenceSession.create(tmp_path / "nowhere.onnx", runtime=runtime)
+    with pytest.raises(OSError, match=tmp_path.name):
+        ort.InferenceSession.create(tmp_path, runtime=runtime)
+    with pytest.raises(TypeError, match="a path or bytes, got int"):
+        ort.InferenceSession.create(5, runtime=runtime)
+    with pytest.raises(TypeError, match="unknown session options"):
+        ort.InferenceSession.create(graphs.mlp(), runtime=runtime, enable_magic=True)
+    with pytest.raises(ValueError, match="graph_optimization_level 'most'"):
+        ort.InferenceSession.create(graphs.mlp(), runtime=runtime, graph_optimization_level="most")
+
+
+def test_every_missing_operator_is_named_at_once(runtime: ort.Runtime) -> None:
+    nodes = [node("Frobnicate", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Twist", ["b"], ["y"], domain="my.ops")]
+    data = model(nodes, {"x": (FLOAT, [1])}, ["y"], domains={"my.ops": 3})
+    with pytest.raises(NotImplementedError, match=r"ai.onnx::Frobnicate \(opset 21\), my.ops::Twist \(opset 3\)"):
+        ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("opset", [6, 99])
+def test_opsets_out_of_range(runtime: ort.Runtime, opset: int) -> None:
+    data = model([node("Relu", ["x"], ["y"])], {"x": (FLOAT, [1])}, ["y"], opset=opset)
+    with pytest.raises(NotImplementedError, match=f"opset {opset} of domain ai.onnx"):
+        ort.InferenceSession.create(data, runtime=runtime)
+
+
+def test_graphs_that_do_not_hang_together(runtime: ort.Runtime) -> None:
+    def create(nodes: list[onnx.NodeProto], outputs: list[str]) -> None:
+        ort.InferenceSession.create(model(nodes, {"x": (FLOAT, [1])}, outputs), runtime=runtime)
+
+    with pytest.raises(ort.InvalidModelError, match=r'Relu "y" \(node 0\): input \'a\' is not computed before it'):
+        create([node("Relu", ["a"], ["y"]), node("Relu", ["x"], ["a"])], ["y"])
+    with pytest.raises(ort.InvalidModelError, match="output 'y' has another producer"):
+        create([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])], ["y"])
+    with pytest.raises(ort.InvalidModelError, match="output 'z' is computed by no node"):
+        create([node("Relu", ["x"], ["y"])], ["z"])
+
+
+def test_nodes_that_do_not_fit_their_operator(runtime: ort.Runtime) -> None:
+    def create(made: onnx.NodeProto) -> None:
+        ort.InferenceSession.create(model([made], {"x": (FLOAT, [2, 3])}, [made.output[0]]), runtime=runtime)
+
+    with pytest.raises(ValueError, match=r"unknown attributes \['speed'\]"):
+        create(node("Relu", ["x"], ["y"], speed=3))
+    with pytest.raises(ValueError, match="2 inputs; Relu-6 takes at most 1"):
+        create(node("Relu", ["x", "x"], ["y"]))
+    with pytest.raises(ValueError, match="1 of the 2 required inputs"):
+        create(node("Add", ["x"], ["y"]))
+    with pytest.raises(ValueError, match=r'Transpose "y" \(node 0\)'):
+        create(node("Transpose", ["x"], ["y"], perm=[0, 5]))
+    with pytest.raises(ValueError, match=r'Concat "y" \(node 0\): missing attributes'):
+        create(node("Concat", ["x", "x"], ["y"]))
+
+
+def test_shapes_that_do_not_fit_at_run_time(runtime: ort.Runtime) -> None:
+    data = model([node("Add", ["a", "b"], ["y"])], {"a": (FLOAT, ["n"]), "b": (FLOAT, ["m"])}, ["y"])
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        with pytest.raises(ValueError, match=r'Add "y" \(node 0\)'):
+            session.run({"a": np.zeros(3, np.float32), "b": np.zeros(4, np.float32)})
+        session.run({"a": np.zeros(3, np.float32), "b": np.zeros(1, np.float32)})["y"].dispose()
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_an_index_out_of_range_names_the_node(runtime: ort.Runtime, planned: bool) -> None:
+    weights = {"table": np.arange(20, dtype=np.float32).reshape(5, 4)}
+    nodes = [
+        node("Neg", ["x"], ["n"]),
+        node("Neg", ["n"], ["i"]),
+        node("Gather", ["table", "i"], ["g"]),
+        node("Neg", ["g"], ["y"]),
+    ]
+    data = model(nodes, {"x": (INT64, ["n"])}, ["y"], weights)
+    with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+        session.run({"x": np.array([1, -5, 4])})["y"].dispose()
+        used = runtime.memory().used
+        for bad in (5, -6, 1 << 40):
+            with pytest.raises(IndexError, match=rf'Gather "g" \(node 2\): index {bad} out of range \[-5, 5\)'):
+                session.run({"x": np.array([0, bad, 1])})
+            assert runtime.memory().used == used
+        got = session.run({"x": np.array([4, 0, -1])})["y"].get_data(release_data=True)
+        np.testing.assert_array_equal(got, -weights["table"][[4, 0, -1]])
+
+
+def test_division_by_zero_names_the_node(runtime: ort.Runtime) -> None:
+    data = model([node("Div", ["a", "b"], ["y"])], {"a": (INT64, [2]), "b": (INT64, [2])}, ["y"])
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        with pytest.raises(ValueError, match=r'Div "y" \(node 0\)'):
+            session.run({"a": np.array([1, 2]), "b": np.array([1, 0])})
+        assert session.run({"a": np.array([7, -7]), "b": np.array([2, 2])})["y"].get_data(True).tolist() == [3, -3]
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_shape_that_does_not_fit_the_memory(planned: bool) -> None:
+    nodes = [node("Expand", ["x", "shape"], ["e"]), node("Relu", ["e"], ["y"])]
+    data = model(nodes, {"x": (FLOAT, [1]), "shape": (INT64, [1])}, ["y"])
+    one = np.ones(1, np.float32)
+    with ort.Runtime(maximum=32 << 20) as runtime:
+        with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+            small = session.run({"x": one, "shape": np.array([1000])})
+            assert small["y"].data.sum() == 1000
+            small["y"].dispose()
+            for size in (20 << 20, 1 << 30, 1 << 45):
+                with pytest.raises(MemoryError):
+                    session.run({"x": one, "shape": np.array([size])})
+                runtime.heap_check()
+            session.run({"x": one, "shape": np.array([1000])})["y"].dispose()
+        assert runtime.memory().used == 0
+
+
+def test_weights_that_do_not_fit_the_memory() -> None:
+    weights = {"w": np.ones((4096, 4096), np.float32)}
+    data = model([node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, ["n", 4096])}, ["y"], weights)
+    with ort.Runtime(maximum=32 << 20) as runtime:
+        with pytest.raises(MemoryError, match="67,108,864 bytes"):
+            ort.InferenceSession.create(data, runtime=runtime)
+        assert runtime.memory().used == 0
+        with ort.InferenceSession.create(graphs.mlp(2), runtime=runtime) as session:
+            session.run({"x": GOOD})["y"].dispose()
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_every_allocation_may_fail(planned: bool) -> None:
+    image = np.random.default_rng(3).normal(0, 1, (1, 3, 12, 12)).astype(np.float32)
+    data = graphs.convnet()
+    expected = graphs.native(data, {"x": image})["y"]
+    with ort.Runtime() as runtime:
+        failures = 0
+        for nth in range(1, 200):
+            runtime.fail_allocation(nth)
+            try:
+                with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+                    got = session.run({"x": image})["y"].get_data(release_data=True)
+            except MemoryError:
+                failures += 1
+                runtime.heap_check()
+                gc.collect()
+                assert runtime.memory().used == 0
+                continue
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+            break
+        assert failures > 10
+        runtime.fail_allocation(0)
+
+
+def test_a_run_that_is_cancelled_leaves_the_session_usable(session: ort.InferenceSession) -> None:
+    runtime = session.runtime
+    original = runtime._execute
+
+    def cancelled(start: int, end: int) -> int:
+        runtime.cancel()
+        return original(start, end)
+
+    runtime._execute = cancelled
+    try:
+        with pytest.raises(ort.CancelledError, match="was cancelled"):
+            session.run({"x": GOOD})
+    finally:
+        del runtime._execute

@@ -1,0 +1,371 @@
+"""Sessions: one call a run, nothing leaked, plans kept by shape, outputs where they are wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import graphs
+import onnx_wasm as ort
+from graphs import BOOL, FLOAT, INT64, model, node
+
+
+@pytest.fixture
+def runtime() -> Iterator[ort.Runtime]:
+    runtime = ort.Runtime()
+    yield runtime
+    gc.collect()
+    runtime.heap_check()
+    runtime.close()
+
+
+def take(outputs: dict[str, ort.Tensor]) -> dict[str, np.ndarray]:
+    return {n: t.get_data(release_data=True) for n, t in outputs.items()}
+
+
+IMAGE = np.random.default_rng(3).normal(0, 1, (1, 3, 12, 12)).astype(np.float32)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_network_agrees_with_native(runtime: ort.Runtime, planned: bool) -> None:
+    data = graphs.convnet()
+    expected = graphs.native(data, {"x": IMAGE})
+    with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+        for _ in range(3):
+            np.testing.assert_allclose(take(session.run({"x": IMAGE}))["y"], expected["y"], rtol=1e-4, atol=1e-5)
+    assert runtime.memory().used == 0
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_run_is_one_call_into_the_module(runtime: ort.Runtime, planned: bool) -> None:
+    with ort.InferenceSession.create(graphs.convnet(), runtime=runtime, enable_mem_pattern=planned) as session:
+        take(session.run({"x": IMAGE}))
+        before = runtime.calls
+        outputs = session.run({"x": IMAGE})
+        assert runtime.calls == before + 1
+        take(outputs)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_thousand_runs_leave_no_trace(runtime: ort.Runtime, planned: bool) -> None:
+    with ort.InferenceSession.create(graphs.convnet(), runtime=runtime, enable_mem_pattern=planned) as session:
+        for _ in range(2):
+            take(session.run({"x": IMAGE}))
+        before = runtime.memory()
+        for _ in range(1000):
+            take(session.run({"x": IMAGE}))
+        after = runtime.memory()
+    assert (after.used, after.blocks, after.linear) == (before.used, before.blocks, before.linear)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_two_hundred_sessions_leave_no_trace(runtime: ort.Runtime, planned: bool) -> None:
+    def cycle() -> None:
+        with ort.InferenceSession.create(graphs.convnet(), runtime=runtime, enable_mem_pattern=planned) as session:
+            take(session.run({"x": IMAGE}))
+
+    cycle()
+    cycle()
+    before = runtime.memory()
+    assert before.used == 0
+    for _ in range(200):
+        cycle()
+    after = runtime.memory()
+    assert (after.used, after.blocks, after.linear, after.sessions) == (0, 0, before.linear, 0)
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to see the process's memory")
+def test_closing_a_runtime_gives_its_memory_back_to_the_process() -> None:
+    gc.collect()
+    before = resident()
+    runtime = ort.Runtime()
+    tensor = ort.Tensor("uint8", np.ones(256 << 20, np.uint8), runtime=runtime)
+    assert resident() - before > 200 << 20
+    tensor.dispose()
+    runtime.close()
+    gc.collect()
+    assert resident() - before < 32 << 20
+
+
+def test_plans_are_kept_by_input_shape(runtime: ort.Runtime) -> None:
+    data = graphs.mlp()
+    with ort.InferenceSession.create(data, runtime=runtime, max_plans=2) as session:
+        chance = np.random.default_rng(0)
+        for batch in (1, 3, 1, 5, 3, 0, 1):
+            x = chance.normal(0, 1, (batch, 16)).astype(np.float32)
+            got = take(session.run({"x": x}))["y"]
+            assert got.shape == (batch, 8)
+            if batch:
+                np.testing.assert_allclose(got, graphs.native(data, {"x": x})["y"], rtol=1e-4, atol=1e-6)
+        assert len(session._executables) == 2
+    assert runtime.memory().used == 0
+
+
+def test_a_tensor_feed_is_read_where_it_lies(runtime: ort.Runtime) -> None:
+    data = graphs.mlp(2)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        with ort.Tensor("float32", np.ones((2, 16), np.float32), runtime=runtime) as x:
+            first = take(session.run({"x": x}))["y"]
+            used = runtime.memory().by_tag.get("input", 0)
+            x.data[...] = 2
+            second = take(session.run({"x": x}))["y"]
+            view = x.data
+            third = take(session.run({"x": view}))["y"]
+            assert runtime.memory().by_tag.get("input", 0) == used == 0
+            del view
+    np.testing.assert_allclose(first, graphs.native(data, {"x": np.ones((2, 16), np.float32)})["y"], rtol=1e-4)
+    np.testing.assert_allclose(second, graphs.native(data, {"x": np.full((2, 16), 2, np.float32)})["y"], rtol=1e-4)
+    np.testing.assert_array_equal(second, third)
+
+
+def test_a_tensor_of_another_runtime_is_copied(runtime: ort.Runtime) -> None:
+    with ort.Runtime() as other, ort.InferenceSession.create(graphs.mlp(2), runtime=runtime) as session:
+        x = np.random.default_rng(0).normal(0, 1, (2, 16)).astype(np.float32)
+        with ort.Tensor("float32", x, runtime=other) as tensor:
+            np.testing.assert_array_equal(take(session.run({"x": tensor}))["y"], take(session.run({"x": x}))["y"])
+
+
+def branches() -> bytes:
+    nodes = [
+        node("Add", ["x", "x"], ["double"]),
+        node("Mul", ["double", "x"], ["square"]),
+        node("Neg", ["x"], ["minus"]),
+    ]
+    return model(nodes, {"x": (FLOAT, ["n"])}, ["double", "square", "minus"])
+
+
+def test_fetches_choose_outputs(runtime: ort.Runtime) -> None:
+    x = np.arange(4, dtype=np.float32)
+    with ort.InferenceSession.create(branches(), runtime=runtime) as session:
+        assert session.output_names == ["double", "square", "minus"]
+        assert list(take(session.run({"x": x}, ["minus"]))) == ["minus"]
+        got = take(session.run({"x": x}, ["square", "double"]))
+        np.testing.assert_array_equal(got["square"], 2 * x * x)
+        np.testing.assert_array_equal(got["double"], 2 * x)
+        with pytest.raises(ValueError, match=r"\['other'\] are no outputs"):
+            session.run({"x": x}, ["other"])
+        with pytest.raises(TypeError, match="sequence of output names"):
+            session.run({"x": x}, "minus")
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_run_writes_into_tensors_that_are_given(runtime: ort.Runtime, planned: bool) -> None:
+    x = np.arange(4, dtype=np.float32)
+    with (
+        ort.InferenceSession.create(branches(), runtime=runtime, enable_mem_pattern=planned) as session,
+        ort.Tensor("float32", np.full(4, -7, np.float32), runtime=runtime) as mine,
+    ):
+        address = mine.address
+        for i in range(3):
+            out = session.run({"x": x + i}, {"square": mine, "minus": None})
+            assert out["square"] is mine
+            assert mine.address == address
+            np.testing.assert_array_equal(mine.data, 2 * (x + i) ** 2)
+            np.testing.assert_array_equal(out["minus"].data, -(x + i))
+            out["minus"].dispose()
+        with pytest.raises(ValueError, match=r"output 'square' is float32\[3\]"):
+            session.run({"x": x[:3]}, {"square": mine})
+        with pytest.raises(ValueError, match="shares memory with input 'x'"):
+            session.run({"x": mine}, {"square": mine})
+        with (
+            ort.Runtime() as other,
+            ort.Tensor("float32", x, runtime=other) as foreign,
+            pytest.raises(ValueError, match="another runtime"),
+        ):
+            session.run({"x": x}, {"square": foreign})
+
+
+def test_outputs_that_are_inputs_or_constants_are_tensors_of_their_own(runtime: ort.Runtime) -> None:
+    nodes = [
+        node("Identity", ["x"], ["same"]),
+        node("Identity", ["x"], ["again"]),
+        node("Identity", ["w"], ["weight"]),
+        node("Shape", ["x"], ["shape"]),
+    ]
+    data = model(nodes, {"x": (FLOAT, ["a", 3])}, ["same", "again", "weight", "shape"], {"w": np.ones(5, np.float32)})
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        out = session.run({"x": x})
+        out["same"].data[...] = 0
+        np.testing.assert_array_equal(out["again"].data, x)
+        np.testing.assert_array_equal(out["weight"].data, np.ones(5))
+        np.testing.assert_array_equal(out["shape"].data, [2, 3])
+        take(out)
+
+
+def test_an_input_whose_contents_decide_a_shape_joins_the_key(runtime: ort.Runtime) -> None:
+    nodes = [node("Reshape", ["x", "shape"], ["r"]), node("Add", ["r", "r"], ["y"])]
+    data = model(nodes, {"x": (FLOAT, [6]), "shape": (INT64, [2])}, ["y"])
+    x = np.arange(6, dtype=np.float32)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for shape in ([2, 3], [3, 2], [2, 3], [-1, 1]):
+            got = take(session.run({"x": x, "shape": np.array(shape, np.int64)}))["y"]
+            np.testing.assert_array_equal(got, 2 * x.reshape(shape))
+        with pytest.raises(ValueError, match=r'Reshape "r" \(node 0\)'):
+            session.run({"x": x, "shape": np.array([4, 4], np.int64)})
+        with ort.Tensor("int64", [3, 2], runtime=runtime) as shape:
+            assert take(session.run({"x": x, "shape": shape}))["y"].shape == (3, 2)
+
+
+def test_a_weight_that_is_an_input_is_a_default(runtime: ort.Runtime) -> None:
+    weights = {"w": np.array([1, 2, 3], np.float32), "b": np.array([10, 20, 30], np.float32)}
+    nodes = [node("Mul", ["w", "b"], ["wb"]), node("Add", ["x", "wb"], ["y"])]
+    inputs = {"x": (FLOAT, [3]), "w": (FLOAT, [3]), "b": (FLOAT, [3])}
+    data = model(nodes, inputs, ["y"], weights, opset=8, ir_version=3)
+    x = np.zeros(3, np.float32)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        assert session.input_names == ["x"]
+        np.testing.assert_array_equal(take(session.run({"x": x}))["y"], [10, 40, 90])
+        np.testing.assert_array_equal(take(session.run({"x": x, "w": x + 2}))["y"], [20, 40, 60])
+        np.testing.assert_array_equal(take(session.run({"x": x}))["y"], [10, 40, 90])
+
+
+def test_lazy_sessions_do_nothing_before_the_first_run(runtime: ort.Runtime) -> None:
+    session = ort.InferenceSession.create(graphs.convnet(), runtime=runtime, enable_lazy_initialization=True)
+    assert runtime.memory().used == 0
+    take(session.run({"x": IMAGE}))
+    assert runtime.memory().used > 0
+    session.dispose()
+    session.dispose()
+    assert runtime.memory().used == 0
+    with pytest.raises(ValueError, match="disposed"):
+        session.run({"x": IMAGE})
+
+
+def test_weights_are_placed_at_creation_also_for_symbolic_shapes(runtime: ort.Runtime) -> None:
+    with ort.InferenceSession.create(graphs.mlp(), runtime=runtime):
+        assert runtime.memory().by_tag["weights"] >= (16 * 32 + 32 * 8) * 4
+
+
+def test_external_data(runtime: ort.Runtime, tmp_path: Path) -> None:
+    import onnx
+
+    proto = onnx.load_from_string(graphs.mlp(2))
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    x = np.ones((2, 16), np.float32)
+    expected = graphs.native(graphs.mlp(2), {"x": x})["y"]
+    with ort.InferenceSession.create(path, runtime=runtime) as session:
+        np.testing.assert_allclose(take(session.run({"x": x}))["y"], expected, rtol=1e-4)
+    given = {"weights.bin": (tmp_path / "weights.bin").read_bytes()}
+    with ort.InferenceSession.create(path.read_bytes(), runtime=runtime, external_data=given) as session:
+        np.testing.assert_allclose(take(session.run({"x": x}))["y"], expected, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"'weights.bin' of tensor .* has no folder"):
+        ort.InferenceSession.create(path.read_bytes(), runtime=runtime)
+    (tmp_path / "weights.bin").write_bytes(given["weights.bin"][:100])
+    with pytest.raises(ValueError, match=r"weights.bin is shorter than"):
+        ort.InferenceSession.create(path, runtime=runtime)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ValueError, match=r"weights.bin' of tensor .* cannot be opened"):
+        ort.InferenceSession.create(path, runtime=runtime)
+    assert runtime.memory().used == 0
+
+
+def test_metadata_and_overrides(runtime: ort.Runtime) -> None:
+    with ort.InferenceSession.create(branches(), runtime=runtime) as session:
+        (x,) = session.input_metadata
+        assert (x.name, x.is_tensor, x.type, x.shape) == ("x", True, "float32", ("n",))
+    with ort.InferenceSession.create(branches(), runtime=runtime, free_dimension_overrides={"n": 4}) as session:
+        assert session.input_metadata[0].shape == (4,)
+        with pytest.raises(ValueError, match="has dimension 4 on axis 0"):
+            session.run({"x": np.zeros(3, np.float32)})
+
+
+def test_async_and_threads(runtime: ort.Runtime) -> None:
+    data = graphs.mlp()
+
+    async def go() -> list[np.ndarray]:
+        session = await ort.InferenceSession.create_async(data, runtime=runtime)
+        feeds = [{"x": np.full((i + 1, 16), i, np.float32)} for i in range(8)]
+        outputs = await asyncio.gather(*[session.run_async(f) for f in feeds])
+        arrays = [take(o)["y"] for o in outputs]
+        session.dispose()
+        return arrays
+
+    for i, got in enumerate(asyncio.run(go())):
+        expected = graphs.native(data, {"x": np.full((i + 1, 16), i, np.float32)})["y"]
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+    assert runtime.memory().used == 0
+
+
+def test_many_threads_share_a_session(runtime: ort.Runtime) -> None:
+    data, failures = graphs.mlp(), []
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+
+        def work(i: int) -> None:
+            x = np.full((i % 3 + 1, 16), i, np.float32)
+            expected = graphs.native(data, {"x": x})["y"]
+            for _ in range(50):
+                if not np.allclose(take(session.run({"x": x}))["y"], expected, rtol=1e-4, atol=1e-6):
+                    failures.append(i)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    assert runtime.memory().used == 0
+
+
+def test_profiling_times_every_record(runtime: ort.Runtime) -> None:
+    with ort.InferenceSession.create(graphs.convnet(), runtime=runtime) as session:
+        expected = take(session.run({"x": IMAGE}))["y"]
+        session.start_profiling()
+        np.testing.assert_array_equal(take(session.run({"x": IMAGE}))["y"], expected)
+        events = session.end_profiling()
+        assert len(events) == session.plan_info.records
+        assert {"Conv", "MaxPool", "Gemm"} <= {e.op_type for e in events}
+        assert all(e.milliseconds >= 0 for e in events)
+        take(session.run({"x": IMAGE}))
+        assert session.end_profiling() == []
+
+
+def test_a_session_that_nobody_disposed_warns_and_gives_its_memory_back(runtime: ort.Runtime) -> None:
+    session = ort.InferenceSession.create(graphs.convnet(), runtime=runtime)
+    take(session.run({"x": IMAGE}))
+    with pytest.warns(ResourceWarning, match="never disposed"):
+        del session
+    assert runtime.memory().used == 0
+
+
+def test_two_sessions_share_the_arena(runtime: ort.Runtime) -> None:
+    small = ort.InferenceSession.create(graphs.mlp(1), runtime=runtime)
+    take(small.run({"x": np.ones((1, 16), np.float32)}))
+    large = ort.InferenceSession.create(graphs.convnet(), runtime=runtime)
+    take(large.run({"x": IMAGE}))
+    x = np.ones((1, 16), np.float32)
+    np.testing.assert_allclose(take(small.run({"x": x}))["y"], graphs.native(graphs.mlp(1), {"x": x})["y"], rtol=1e-4)
+    assert len([b for b in runtime.blocks() if b.tag == "activations"]) == 1
+    large.dispose()
+    small.dispose()
+    assert runtime.memory().used == 0
+
+
+def test_strict_and_relaxed_differ_by_little_and_strict_is_exact(runtime: ort.Runtime) -> None:
+    results = []
+    for _ in range(2):
+        with (
+            ort.Runtime(variant="strict") as strict,
+            ort.InferenceSession.create(graphs.convnet(), runtime=strict) as session,
+        ):
+            results.append(take(session.run({"x": IMAGE}))["y"])
+    np.testing.assert_array_equal(*results)
+
+
+def test_bool_and_empty_tensors_pass_through(runtime: ort.Runtime) -> None:
+    nodes = [node("Not", ["x"], ["y"])]
+    with ort.InferenceSession.create(model(nodes, {"x": (BOOL, ["n"])}, ["y"]), runtime=runtime) as session:
+        assert take(session.run({"x": np.array([True, False])}))["y"].tolist() == [False, True]
+        assert take(session.run({"x": np.zeros(0, bool)}))["y"].shape == (0,)
