@@ -19,6 +19,8 @@ from .matmul import TILE_BYTES, split_k
 
 # Positions of a block of patches.
 BLOCK_N = 256
+# What the copied rows of a depthwise convolution may take.
+STRIP_BYTES = 32768
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ def conv(
         return y
     if x.dtype != F32 or len(g.input) > 3:
         _emit_direct(cx, x, w, b, y, g, group)
+    elif len(g.input) < 3 and group == channels and outputs <= 2 * channels:
+        _emit_depthwise(cx, x, w, b, y, g.padded_to(2), group)
     else:
         _emit_product(cx, x, w, b, y, g.padded_to(3), group)
     return y
@@ -181,8 +185,52 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     _allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale))
 
 
+def _emit_depthwise(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
+    batch, outputs = y.shape[:2]
+    (k_h, k_w), (s_h, s_w), (q_h, q_w), (o_h, o_w) = g.kernel, g.strides, g.dilations, g.output
+    phase = (max(o_w, 4) + (k_w - 1) * q_w // s_w + 3) * 4
+    halo = (k_h - 1) * q_h + 1
+    strip = max(1, min(o_h, (STRIP_BYTES // (phase * s_w) - halo) // s_h + 1))
+    fixed = 8 * k_h + s_w if k_h == k_w and k_h in (3, 5) and s_w <= 2 and (q_h, q_w) == (1, 1) else 0
+    record = cx.emit(
+        "dwconv_f32",
+        units=batch * outputs,
+        x=x,
+        w=w,
+        y=y,
+        bias=b,
+        residual=None,
+        scratch=cx.scratch(32 * k_h * k_w + ((strip - 1) * s_h + halo) * phase * s_w + 64),
+        channels=outputs,
+        per_input=outputs // group,
+        **_axes("in", g.input),
+        **_axes("k", g.kernel),
+        **_axes("s", g.strides),
+        **_axes("q", g.dilations),
+        **_axes("p", g.pads),
+        **_axes("o", g.output),
+        fixed=fixed,
+        phase=phase,
+        strip=strip,
+        act=0,
+        alpha=0.0,
+        beta=0.0,
+    )
+    y.producer = record
+    _allow_affine(cx, record, w, b, lambda scale: _scaled_rows(cx, w, k_h * k_w, scale))
+
+
 def _axes(prefix: str, values: Sequence[int]) -> dict[str, int]:
-    return {f"{prefix}_{axis}": v for axis, v in zip("dhw", values, strict=True)}
+    return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
+
+
+def _scaled_rows(cx: Context, w: Value, k: int, scale: Value) -> Value:
+    def make() -> Value:
+        scaled = cx.out(w.shape, F32)
+        cx.emit("scale_rows_f32", units=w.shape[0], stream=("src", k * 4), src=w, dst=scaled, scale=scale, k=k)
+        return scaled
+
+    return cx.derived("scale_rows", (w, scale), make)
 
 
 def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None) -> Value:
