@@ -1,0 +1,302 @@
+"""Conv.
+
+Three ways: as a matrix product whose second operand, the patches of the image, is made block by block
+(`conv_f32`, up to three spatial dimensions, any groups); one channel at a time where every channel is a group of its own
+(`dwconv_f32_*`); and plain loops (`conv_direct_*`) for the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..context import Context, Record, Value
+from ..dtypes import F32, F64
+from ..errors import UnsupportedModelError
+from ..registry import op
+from .matmul import TILE_BYTES, split_k
+
+# Positions of a block of patches.
+BLOCK_N = 256
+# What the copied rows of a depthwise convolution may take.
+STRIP_BYTES = 32768
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The spatial dimensions of a convolution, one tuple entry each."""
+
+    input: tuple[int, ...]
+    kernel: tuple[int, ...]
+    output: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    """Before each dimension; what is needed after it follows."""
+
+    def padded_to(self, rank: int) -> Geometry:
+        """The same with leading dimensions of size 1."""
+        more = rank - len(self.input)
+        ones, zeros = (1,) * more, (0,) * more
+        return Geometry(
+            ones + self.input,
+            ones + self.kernel,
+            ones + self.output,
+            ones + self.strides,
+            ones + self.dilations,
+            zeros + self.pads,
+        )
+
+
+def geometry(
+    cx: Context,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    auto_pad: str,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+) -> Geometry:
+    """Work out the output's spatial size and the padding from the attributes that Conv and its kin share."""
+    rank = len(size)
+    strides = tuple(strides or (1,) * rank)
+    dilations = tuple(dilations or (1,) * rank)
+    pads = tuple(pads or (0,) * (2 * rank))
+    if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or len(kernel) != rank:
+        cx.fail(
+            f"kernel {list(kernel)}, strides {list(strides)}, dilations {list(dilations)} and pads {list(pads)} "
+            f"must fit {rank} spatial dimensions"
+        )
+    if min((*strides, *dilations, *kernel), default=1) < 1:
+        cx.fail(
+            f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1"
+        )
+    extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    before: tuple[int, ...]
+    if auto_pad in ("NOTSET", "", "VALID"):
+        before, after = (pads[:rank], pads[rank:]) if auto_pad != "VALID" else ((0,) * rank, (0,) * rank)
+        output = [
+            (n + p + q - e) // s + 1 if n + p + q >= e else 0
+            for n, p, q, e, s in zip(size, before, after, extents, strides, strict=True)
+        ]
+        for n, p, q, e in zip(size, before, after, extents, strict=True):
+            if n and n + p + q < e:
+                cx.fail(f"a kernel that spans {e} does not fit a size of {n} padded by {p} and {q}")
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        output = [-(-n // s) for n, s in zip(size, strides, strict=True)]
+        total = [max((o - 1) * s + e - n, 0) for n, o, e, s in zip(size, output, extents, strides, strict=True)]
+        before = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total)
+    else:
+        cx.fail(f"auto_pad {auto_pad!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    return Geometry(tuple(size), tuple(kernel), tuple(output), strides, dilations, before)
+
+
+@op("Conv", since=1)
+def conv(
+    cx: Context,
+    x: Value,
+    w: Value,
+    b: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Value:
+    """Convolution of x [N, C, ...] with w [M, C / group, ...]."""
+    if x.rank < 3 or w.rank != x.rank:
+        cx.fail(f"X must be [N, C, ...] and W [M, C / group, ...], got {x!r} and {w!r}")
+    if x.dtype != w.dtype or (b is not None and b.dtype != x.dtype):
+        cx.fail(f"operands differ in type: {x.dtype} and {w.dtype}")
+    if x.dtype not in (F32, F64):
+        cx.fail(f"no convolution of type {x.dtype}", UnsupportedModelError)
+    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
+        cx.fail(f"kernel_shape {list(kernel_shape)} is not that of W {w!r}")
+    batch, channels = x.shape[:2]
+    outputs, per_group = w.shape[:2]
+    if group < 1 or per_group * group != channels or outputs % group:
+        cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
+    if b is not None and b.shape != (outputs,):
+        cx.fail(f"B must have shape {[outputs]}, got {b!r}")
+    g = geometry(
+        cx, x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations
+    )
+    y = cx.out((batch, outputs, *g.output), x.dtype)
+    if y.size == 0:
+        return y
+    if x.dtype != F32 or len(g.input) > 3:
+        _emit_direct(cx, x, w, b, y, g, group)
+    elif len(g.input) < 3 and group == channels and outputs <= 2 * channels:
+        _emit_depthwise(cx, x, w, b, y, g.padded_to(2), group)
+    else:
+        _emit_product(cx, x, w, b, y, g.padded_to(3), group)
+    return y
+
+
+def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
+    batch, outputs = y.shape[:2]
+    m, channels = outputs // group, x.shape[1] // group
+    k = channels * math.prod(g.kernel)
+    positions = math.prod(g.output)
+    pointwise = g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
+    if positions == 1 and g.kernel == g.input and not any(g.pads):
+        pointwise = True
+    blocks = -(-positions // BLOCK_N)
+    nc = -(-positions // blocks // 8) * 8
+    kc = split_k(k)
+    # Few positions: threads share the rows, so that each weight is read by one of them only.
+    by_rows = positions <= BLOCK_N and m >= 32
+    unit = 16 if by_rows else 32
+    per_image = -(-(m if by_rows else positions) // unit)
+    record = cx.emit(
+        "conv_f32",
+        units=batch * group * per_image,
+        x=x,
+        w=pack_rows(cx, w, m, k),
+        y=y,
+        bias=b,
+        residual=None,
+        scratch=cx.scratch(TILE_BYTES + nc * 4 + 64 + nc // 8 * (kc * 32 + 64)),
+        m=m,
+        k=k,
+        groups=group,
+        image_bytes=channels * math.prod(g.input) * 4,
+        **_axes("in", g.input),
+        **_axes("k", g.kernel),
+        **_axes("s", g.strides),
+        **_axes("q", g.dilations),
+        **_axes("p", g.pads),
+        **_axes("o", g.output),
+        pointwise=int(pointwise),
+        kc=kc,
+        nc=nc,
+        by_rows=int(by_rows),
+        unit=unit,
+        per_image=per_image,
+        act=0,
+        alpha=0.0,
+        beta=0.0,
+    )
+    y.producer = record
+    _allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale))
+
+
+def _emit_depthwise(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
+    batch, outputs = y.shape[:2]
+    (k_h, k_w), (s_h, s_w), (q_h, q_w), (o_h, o_w) = g.kernel, g.strides, g.dilations, g.output
+    phase = (max(o_w, 4) + (k_w - 1) * q_w // s_w + 3) * 4
+    halo = (k_h - 1) * q_h + 1
+    strip = max(1, min(o_h, (STRIP_BYTES // (phase * s_w) - halo) // s_h + 1))
+    fixed = 8 * k_h + s_w if k_h == k_w and k_h in (3, 5) and s_w <= 2 and (q_h, q_w) == (1, 1) else 0
+    record = cx.emit(
+        "dwconv_f32",
+        units=batch * outputs,
+        x=x,
+        w=w,
+        y=y,
+        bias=b,
+        residual=None,
+        scratch=cx.scratch(32 * k_h * k_w + ((strip - 1) * s_h + halo) * phase * s_w + 64),
+        channels=outputs,
+        per_input=outputs // group,
+        **_axes("in", g.input),
+        **_axes("k", g.kernel),
+        **_axes("s", g.strides),
+        **_axes("q", g.dilations),
+        **_axes("p", g.pads),
+        **_axes("o", g.output),
+        fixed=fixed,
+        phase=phase,
+        strip=strip,
+        act=0,
+        alpha=0.0,
+        beta=0.0,
+    )
+    y.producer = record
+    _allow_affine(cx, record, w, b, lambda scale: _scaled_rows(cx, w, k_h * k_w, scale))
+
+
+def _axes(prefix: str, values: Sequence[int]) -> dict[str, int]:
+    return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
+
+
+def _scaled_rows(cx: Context, w: Value, k: int, scale: Value) -> Value:
+    def make() -> Value:
+        scaled = cx.out(w.shape, F32)
+        cx.emit("scale_rows_f32", units=w.shape[0], stream=("src", k * 4), src=w, dst=scaled, scale=scale, k=k)
+        return scaled
+
+    return cx.derived("scale_rows", (w, scale), make)
+
+
+def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None) -> Value:
+    """Weights [groups * m, k] in panels of 4 rows over all of k: [group][panel][k][4], rows scaled."""
+    rows = w.shape[0]
+
+    def make() -> Value:
+        unit = 4 if m % 4 == 0 or rows == m else m
+        packed = cx.out((rows // m * -(-m // 4), k, 4), F32)
+        cx.emit(
+            "pack_a4_f32_rows", units=-(-rows // unit), stream=("src", unit * k * 4),
+            src=w, dst=packed, scale=scale, rows=rows, k=k, unit=unit,
+        )  # fmt: skip
+        return packed
+
+    return cx.derived(f"conv_a4 {m} {scale is not None}", (w,) if scale is None else (w, scale), make)
+
+
+def _allow_affine(
+    cx: Context, record: Record, w: Value, b: Value | None, weights: Callable[[Value], Value]
+) -> None:
+    """Let a later op scale and shift the channels of y: into the weights, by ``weights``, and the bias."""
+    if not w.const or not (b is None or b.const):
+        return
+    total: list[Value] = []
+    channels = w.shape[0]
+
+    def combine(bias: Value | None, scale: Value | None, shift: Value | None) -> Value:
+        """bias * scale + shift"""
+
+        def make() -> Value:
+            result = cx.out((channels,), F32)
+            cx.emit("affine_bias_f32", bias=bias, scale=scale, shift=shift, dst=result, n=channels)
+            return result
+
+        absent = "".join("01"[v is not None] for v in (bias, scale, shift))
+        return cx.derived(f"affine_bias {absent}", [v for v in (bias, scale, shift) if v is not None], make)
+
+    def affine(scale: Value | None, shift: Value | None) -> bool:
+        bias = record.args["bias"]
+        if scale is not None:
+            total[:] = [combine(total[0], scale, None)] if total else [scale]
+            record.args["w"] = weights(total[0])
+        if shift is not None or (bias is not None and scale is not None):
+            record.args["bias"] = combine(bias, scale, shift)
+        return True
+
+    record.affine = affine
+
+
+def _emit_direct(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
+    batch, outputs = y.shape[:2]
+    spatial = zip(g.input, g.kernel, g.output, g.strides, g.dilations, g.pads, strict=True)
+    cx.emit(
+        f"conv_direct_{x.dtype.short}",
+        units=batch * outputs,
+        x=x,
+        w=w,
+        y=y,
+        bias=b,
+        m=outputs // group,
+        channels=x.shape[1] // group,
+        groups=group,
+        taps=math.prod(g.kernel),
+        positions=math.prod(g.output),
+        plane=math.prod(g.input),
+        rank=len(g.input),
+        geometry=[v for axis in spatial for v in axis],
+    )

@@ -1,0 +1,274 @@
+"""MatMul and Gemm.
+
+f32 goes through the panels of kernels_wat/pack.wat.j2. A constant second operand is packed once; any other is packed in
+blocks as the product needs them. One packed layout serves every number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..context import Context, Record, Value
+from ..dtypes import F32, F64, I32, I64, U32, U64
+from ..errors import UnsupportedModelError
+from ..registry import op
+
+# Sizes of the blocks that fit the first and second cache level.
+BLOCK_K = 256
+BLOCK_M = 128
+BLOCK_N = 256
+BLOCK_N_PACKED = 1024
+TILE_BYTES = 128
+
+_PLAIN = (F64, I32, U32, I64, U64)
+
+
+def split_k(k: int, block: int = BLOCK_K) -> int:
+    """The size of blocks of k, all about equal and a multiple of 4."""
+    blocks = max(1, -(-k // block))
+    return max(4, -(-k // blocks // 4) * 4) if k else 4
+
+
+@op("MatMul", since=1)
+def matmul(cx: Context, a: Value, b: Value) -> Value:
+    """numpy.matmul."""
+    if not a.shape or not b.shape:
+        cx.fail(f"operands must have at least one dimension, got {a!r} and {b!r}")
+    a_shape = a.shape if a.rank > 1 else (1, *a.shape)
+    b_shape = b.shape if b.rank > 1 else (*b.shape, 1)
+    m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
+    if b_shape[-2] != k:
+        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {b_shape[-2]} rows")
+    rank = max(len(a_shape), len(b_shape)) - 2
+    a_batch = (1,) * (rank + 2 - len(a_shape)) + a_shape[:-2]
+    b_batch = (1,) * (rank + 2 - len(b_shape)) + b_shape[:-2]
+    batch = []
+    for p, q in zip(a_batch, b_batch, strict=True):
+        if p != q and p != 1 and q != 1:
+            cx.fail(f"the batch dimensions of {a!r} and {b!r} do not broadcast: {p} and {q}")
+        batch.append(q if p == 1 else p)
+    shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
+    if math.prod(b_batch) == 1:
+        m *= math.prod(batch)
+        batch, a_batch, b_batch = [], (), ()
+    return _emit(cx, a, b, shape, m, k, n, batch=_collapse(batch, a_batch, b_batch))
+
+
+@op("Gemm", since=7)
+def gemm(
+    cx: Context,
+    a: Value,
+    b: Value,
+    c: Value | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803
+    transB: int = 0,  # noqa: N803
+) -> Value:
+    """alpha * A' * B' + beta * C."""
+    if a.rank != 2 or b.rank != 2:
+        cx.fail(f"A and B must be matrices, got {a!r} and {b!r}")
+    m, k = a.shape[::-1] if transA else a.shape
+    rows, n = b.shape[::-1] if transB else b.shape
+    if rows != k:
+        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {rows} rows")
+    strides = (0, 0)
+    if c is not None:
+        if c.rank > 2 or any(d not in (1, full) for d, full in zip(c.shape[::-1], (n, m), strict=False)):
+            cx.fail(f"C {c!r} does not broadcast to {[m, n]}")
+        rows_c, columns_c = ((1, 1) + c.shape)[-2:]
+        size = a.dtype.itemsize
+        strides = (columns_c * size if rows_c != 1 else 0, size if columns_c != 1 else 0)
+        if beta == 0:
+            c = None
+    return _emit(
+        cx, a, b, (m, n), m, k, n,
+        trans_a=bool(transA), trans_b=bool(transB), alpha=alpha, c=c, beta=beta, c_strides=strides,
+    )  # fmt: skip
+
+
+def _collapse(
+    dims: Sequence[int], a_dims: Sequence[int], b_dims: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Batch dimensions as (size, stride of a, stride of b), strides in matrices, neighbours merged where possible."""
+    merged: list[tuple[int, int, int]] = []
+    a_step = b_step = 1
+    for size, p, q in zip(reversed(dims), reversed(a_dims), reversed(b_dims), strict=True):
+        a_stride, b_stride = (a_step if p != 1 else 0), (b_step if q != 1 else 0)
+        a_step, b_step = a_step * p, b_step * q
+        if size == 1:
+            continue
+        if merged:
+            last, a_last, b_last = merged[-1]
+            if a_stride == a_last * last and b_stride == b_last * last:
+                merged[-1] = (last * size, a_last, b_last)
+                continue
+        merged.append((size, a_stride, b_stride))
+    return merged[::-1]
+
+
+def _emit(
+    cx: Context,
+    a: Value,
+    b: Value,
+    shape: Sequence[int],
+    m: int,
+    k: int,
+    n: int,
+    *,
+    batch: Sequence[tuple[int, int, int]] = (),
+    trans_a: bool = False,
+    trans_b: bool = False,
+    alpha: float = 1.0,
+    c: Value | None = None,
+    beta: float = 1.0,
+    c_strides: tuple[int, int] = (0, 0),
+) -> Value:
+    if a.dtype != b.dtype or (c is not None and c.dtype != a.dtype):
+        cx.fail(f"operands differ in type: {a.dtype} and {b.dtype}")
+    if a.dtype != F32 and a.dtype not in _PLAIN:
+        cx.fail(f"no matrix product of type {a.dtype}", UnsupportedModelError)
+    y = cx.out(shape, a.dtype)
+    if y.size == 0:
+        return y
+    matrices = math.prod(size for size, _, _ in batch)
+    if a.dtype != F32:
+        _emit_plain(cx, a, b, y, m, k, n, matrices, batch, trans_a, trans_b, alpha, c, beta, c_strides)
+        return y
+    layout, operand, b_bytes = 2 if trans_b else 1, b, k * n * 4
+    if b.const and k:
+        layout, operand, b_bytes = 0, pack_columns(cx, b, k, n, trans_b, alpha), k * 32 * -(-n // 8)
+    kc = split_k(k) if m > 1 else max(k, 4)
+    block_m = min(BLOCK_M, -(-m // 4) * 4)
+    block_n = BLOCK_N_PACKED if layout == 0 else min(BLOCK_N, -(-n // 8) * 8)
+    scratch = TILE_BYTES + block_m * kc * 4
+    if layout:
+        if m == 1:
+            # All of k at once, so fewer columns.
+            block_n = min(block_n, max(8, 65536 // (kc * 4) // 8 * 8))
+        scratch += block_n // 8 * (kc * 32 + 64)
+    by_rows = m >= 2 * 32 or matrices >= 8
+    unit = 64
+    if by_rows:
+        unit = 32 if matrices < 8 else -(-m // 4) * 4
+    per_matrix = -(-(m if by_rows else n) // unit)
+    record = cx.emit(
+        "gemm_f32",
+        units=matrices * per_matrix,
+        a=a,
+        b=operand,
+        y=y,
+        c=c,
+        residual=None,
+        scratch=cx.scratch(scratch),
+        m=m,
+        n=n,
+        k=k,
+        kc=kc,
+        block_m=block_m,
+        block_n=block_n,
+        layout=layout,
+        lda=(m if trans_a else k) * 4,
+        ldb=(k if trans_b else n) * 4,
+        trans_a=int(trans_a),
+        b_scale=alpha,
+        c_scale=beta,
+        c_row=c_strides[0],
+        c_column=c_strides[1],
+        by_rows=int(by_rows),
+        unit=unit,
+        per_matrix=per_matrix,
+        act=0,
+        alpha=0.0,
+        beta=0.0,
+        batch=_batch_words(batch, m * k * 4, b_bytes),
+    )
+    y.producer = record
+    if y.rank == 2 and c is None:
+        record.affine = _shift_columns(record)
+    return y
+
+
+def _shift_columns(record: Record) -> object:
+    def affine(scale: Value | None, shift: Value | None) -> bool:
+        if scale is not None or shift is None or record.args["c"] is not None:
+            return False
+        record.args.update(c=shift, c_scale=1.0, c_row=0, c_column=4)
+        return True
+
+    return affine
+
+
+def _batch_words(batch: Sequence[tuple[int, int, int]], a_bytes: int, b_bytes: int) -> list[int]:
+    return [
+        len(batch),
+        *(size for size, _, _ in batch),
+        *(a * a_bytes for _, a, _ in batch),
+        *(b * b_bytes for _, _, b in batch),
+    ]
+
+
+def pack_columns(cx: Context, b: Value, k: int, n: int, transposed: bool, scale: float = 1.0) -> Value:
+    """A matrix, or several one after the other, in panels of 8 columns over all of k: [matrix][panel][k][8]."""
+
+    def make() -> Value:
+        matrices = b.size // (k * n)
+        packed = cx.out((matrices, -(-n // 8), k, 8), F32)
+        if transposed:
+            unit = 8 if n % 8 == 0 or matrices == 1 else n
+            rows = matrices * n
+            stream = ("src", unit * k * 4)
+            cx.emit(
+                "pack_b8t_f32_rows", units=-(-rows // unit), stream=stream,
+                src=b, dst=packed, k=k, rows=rows, unit=unit, scale=scale,
+            )  # fmt: skip
+        else:
+            stream = ("src", n * 4)
+            cx.emit("pack_b8_f32_rows", units=matrices * k, stream=stream, src=b, dst=packed, k=k, n=n, scale=scale)
+        return packed
+
+    return cx.derived(f"gemm_b8 {k} {n} {transposed} {scale}", (b,), make)
+
+
+def _emit_plain(
+    cx: Context,
+    a: Value,
+    b: Value,
+    y: Value,
+    m: int,
+    k: int,
+    n: int,
+    matrices: int,
+    batch: Sequence[tuple[int, int, int]],
+    trans_a: bool,
+    trans_b: bool,
+    alpha: float,
+    c: Value | None,
+    beta: float,
+    c_strides: tuple[int, int],
+) -> None:
+    if y.dtype != F64 and (alpha != 1 or (c is not None and beta != 1)):
+        cx.fail(f"alpha and beta must be 1 for type {y.dtype}, got {alpha} and {beta}", UnsupportedModelError)
+    size = y.dtype.itemsize
+    cx.emit(
+        f"gemm_{y.dtype.short}",
+        units=matrices * m,
+        a=a,
+        b=b,
+        y=y,
+        c=c,
+        m=m,
+        n=n,
+        k=k,
+        a_row=size if trans_a else k * size,
+        a_column=m * size if trans_a else size,
+        b_row=size if trans_b else n * size,
+        b_column=k * size if trans_b else size,
+        c_row=c_strides[0],
+        c_column=c_strides[1],
+        ab_scale=alpha,
+        c_scale=beta,
+        batch=_batch_words(batch, m * k * size, k * n * size),
+    )
