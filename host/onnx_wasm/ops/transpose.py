@@ -11,8 +11,8 @@ from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import Dim, copy, strides, width, words
 
-# The block of a unit of transpose_b*: a cache line of rows, so many columns.
-LINE, COLS = 64, 256
+# A unit of transpose_b* has so many columns, and rows that fill a cache line, or more if columns are few.
+LINE, COLS, ELEMENTS = 64, 256, 2048
 
 
 def fold_transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
@@ -64,7 +64,9 @@ def emit_transpose(cx: Context, x: Value, y: Value, dims: list[Dim], size: int) 
     a = next(i for i, dim in enumerate(dims) if dim[1] == 1)
     cols, _, ds = dims[a]
     batch = dims[:a] + dims[a + 1 : -1]
-    blocks = -(-rows // (LINE // size)) * -(-cols // COLS)
+    line = LINE // size
+    block = line * max(1, ELEMENTS // (min(cols, COLS) * line))
+    blocks = -(-rows // block) * -(-cols // COLS)
     cx.emit(
         f"transpose_b{size}",
         units=blocks * math.prod(n for n, _, _ in batch),
@@ -74,6 +76,7 @@ def emit_transpose(cx: Context, x: Value, y: Value, dims: list[Dim], size: int) 
         cols=cols,
         ss=ss * size,
         ds=ds * size,
+        block=block,
         rank=max(len(batch), 1),
         dims=words(batch, size),
     )

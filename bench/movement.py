@@ -1,6 +1,6 @@
 """Speed of the ops that move data, next to numpy on one thread: GB/s read and written, and the ratio (above 1: faster).
 
-PYTHONPATH=host:tests python bench/copy.py [word ...]     only cases whose name has one of the words
+PYTHONPATH=host:tests python bench/movement.py [word ...]     only cases whose name has one of the words
 """
 
 from __future__ import annotations
