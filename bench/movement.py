@@ -53,6 +53,11 @@ def best(work: Callable[[], Any], budget: float = 0.15) -> float:
 
 def cases() -> list[tuple[str, Callable[..., Any], list[Any], dict[str, Any], Callable[[], np.ndarray]]]:
     """(name, op, inputs, options, the same in numpy)."""
+    from onnx_wasm.ops.concat import concat
+    from onnx_wasm.ops.expand import expand, tile
+    from onnx_wasm.ops.gather import gather, gather_elements
+    from onnx_wasm.ops.pad import pad
+    from onnx_wasm.ops.slice import slice_
     from onnx_wasm.ops.transpose import transpose
 
     rng = np.random.default_rng(0)
@@ -91,6 +96,64 @@ def cases() -> list[tuple[str, Callable[..., Any], list[Any], dict[str, Any], Ca
             lambda x=x, perm=perm: np.ascontiguousarray(x.transpose(perm)),
             perm=perm,
         )
+
+    for shape, axis in [((1, 64, 56, 56), 1), ((1, 56, 56, 64), 3), ((8, 64, 28, 28), 1), ((4096, 1), 1)]:
+        x = [tensor(*shape), tensor(*shape)]
+        add(f"concat 2 x {list(shape)} {axis}", concat, x, lambda x=x, axis=axis: np.concatenate(x, axis), axis=axis)
+    for rows, width, count in [(30522, 384, 64), (30522, 384, 2048), (1000, 16, 4096), (4096, 1, 4096)]:
+        x, i = tensor(rows, width), rng.integers(0, rows, count)
+        add(f"gather {count} rows of {width}", gather, [x, i], lambda x=x, i=i: np.take(x, i, 0))
+    x, i = tensor(64, 1000), rng.integers(0, 1000, 500)
+    add("gather 500 columns of [64, 1000]", gather, [x, i], lambda x=x, i=i: np.take(x, i, 1), axis=1)
+    i2 = rng.integers(0, 1000, (64, 500))
+    add("gather_elements", gather_elements, [x, i2], lambda x=x, i=i2: np.take_along_axis(x, i, 1), axis=1)
+    for shape, before, mode in [
+        ((1, 64, 56, 56), (0, 0, 1, 1), "constant"),
+        ((1, 56, 56, 64), (0, 1, 1, 0), "constant"),
+        ((1, 64, 56, 56), (0, 0, 3, 3), "reflect"),
+    ]:
+        x, amounts = tensor(*shape), np.array(before * 2)
+        pairs = [(b, b) for b in before]
+        add(
+            f"pad {list(shape)} {list(before)} {mode}",
+            pad,
+            [x, amounts],
+            lambda x=x, pairs=pairs, mode=mode: np.pad(x, pairs, mode),
+            mode=mode,
+            host=(1,),
+        )
+    for shape, starts, ends, axes, steps in [
+        ((1, 3, 640, 640), (0, 1), (640, 640), (2, 3), (2, 2)),
+        ((1, 64, 56, 56), (0,), (32,), (3,), (1,)),
+        ((64, 1000), (-1,), (-2000,), (1,), (-1,)),
+    ]:
+        x = tensor(*shape)
+        bounds = [np.array(v) for v in (starts, ends, axes, steps)]
+        index = [slice(None)] * x.ndim
+        for a, s, e, t in zip(axes, starts, ends, steps, strict=True):
+            index[a] = slice(s, None if e < 0 else e, t)
+        add(
+            f"slice {list(shape)} {list(starts)}:{list(ends)}:{list(steps)} of {list(axes)}",
+            slice_,
+            [x, *bounds],
+            lambda x=x, index=tuple(index): np.ascontiguousarray(x[index]),
+            host=(1, 2, 3, 4),
+        )
+    for shape, target in [
+        ((1, 64, 1, 1), (1, 64, 56, 56)),
+        ((64, 56, 1), (64, 56, 64)),
+        ((1, 1, 1, 128), (1, 12, 128, 128)),
+    ]:
+        x, t = tensor(*shape), np.array(target)
+        add(
+            f"expand {list(shape)} {list(target)}",
+            expand,
+            [x, t],
+            lambda x=x, target=target: np.ascontiguousarray(np.broadcast_to(x, target)),
+            host=(1,),
+        )
+    x = tensor(64, 56)
+    add("tile [64, 56] [8, 8]", tile, [x, np.array([8, 8])], lambda x=x: np.tile(x, (8, 8)), host=(1,))
     return result
 
 

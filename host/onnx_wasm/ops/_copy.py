@@ -94,9 +94,7 @@ def copy(cx: Context, x: Value, y: Value, dims: Iterable[Dim], *, source: int = 
         n //= pieces
         left.append((pieces, n * ss, n * ds))
     units = math.prod(d for d, _, _ in left)
-    cx.emit(
-        f"copy_strided_b{run}", units=units, x=x, y=y, n=n, ss=ss, ds=ds, rank=max(len(left), 1), dims=words(left)
-    )
+    cx.emit(f"copy_strided_b{run}", units=units, x=x, y=y, n=n, ss=ss, ds=ds, rank=max(len(left), 1), dims=words(left))
 
 
 def _pieces(nbytes: int) -> int:

@@ -28,7 +28,9 @@ def transpose(cx: Context, x: Value, *, perm: Sequence[int] | None = None) -> Va
     return permute(cx, x, x.shape, order)
 
 
-def permute(cx: Context, x: Value, view: Sequence[int], order: Sequence[int], shape: Sequence[int] | None = None) -> Value:
+def permute(
+    cx: Context, x: Value, view: Sequence[int], order: Sequence[int], shape: Sequence[int] | None = None
+) -> Value:
     """``x`` seen with shape ``view``, its axes put into ``order``, given as ``shape``."""
     result = tuple(view[a] for a in order) if shape is None else tuple(shape)
     steps = strides(view)
@@ -89,22 +91,26 @@ def depth_to_space(cx: Context, x: Value, *, blocksize: int, mode: str = "DCR") 
     if blocksize < 1 or c % blocksize**2:
         cx.fail(f"{c} channels of {x} do not divide into blocks of {blocksize} x {blocksize}")
     depth, result = c // blocksize**2, (n, c // blocksize**2, h * blocksize, w * blocksize)
-    if mode == "DCR":
+    if _is_dcr(cx, mode):
         return permute(cx, x, (n, blocksize, blocksize, depth, h, w), (0, 3, 4, 1, 5, 2), result)
-    if mode != "CRD":
-        cx.fail(f"mode {mode!r} is neither 'DCR' nor 'CRD'")
     return permute(cx, x, (n, depth, blocksize, blocksize, h, w), (0, 1, 4, 2, 5, 3), result)
 
 
 @op("SpaceToDepth")
-def space_to_depth(cx: Context, x: Value, *, blocksize: int) -> Value:
+def space_to_depth(cx: Context, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     """Blocks of pixels become channels."""
     n, c, h, w = _image(cx, x)
     if blocksize < 1 or h % blocksize or w % blocksize:
         cx.fail(f"the {h} x {w} pixels of {x} do not divide into blocks of {blocksize} x {blocksize}")
     view = (n, c, h // blocksize, blocksize, w // blocksize, blocksize)
     result = (n, c * blocksize**2, h // blocksize, w // blocksize)
-    return permute(cx, x, view, (0, 3, 5, 1, 2, 4), result)
+    return permute(cx, x, view, (0, 3, 5, 1, 2, 4) if _is_dcr(cx, mode) else (0, 1, 3, 5, 2, 4), result)
+
+
+def _is_dcr(cx: Context, mode: str) -> bool:
+    if mode not in ("DCR", "CRD"):
+        cx.fail(f"mode {mode!r} is neither 'DCR' nor 'CRD'")
+    return mode == "DCR"
 
 
 def _image(cx: Context, x: Value) -> tuple[int, ...]:
