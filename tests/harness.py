@@ -115,7 +115,7 @@ class Harness:
         done: set[int] = set()
         for record in cx.records:
             self._run(record, addresses, split, done)
-        arrays = tuple(self._fetch(v, addresses, split, done) for v in outputs)
+        arrays = tuple(None if v is None else self._fetch(v, addresses, split, done) for v in outputs)
         self.check_guards()
         return arrays if isinstance(results, tuple) else arrays[0]
 
@@ -130,6 +130,8 @@ class Harness:
         root = v.root
         if root.known is not None and root not in addresses:
             addresses[root] = self.put(root.known)
+        if root.source is not None and root not in addresses:
+            addresses[root] = self.put(root.source.array())
         if root not in addresses:
             addresses[root] = self.alloc(root.nbytes, repr(root))
             if root.recipe is not None and id(root.recipe) not in done:

@@ -1,0 +1,53 @@
+"""Running sums."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .. import dtypes
+from ..context import Array, Context, Value
+from ..errors import UnsupportedModelError
+from ..registry import op
+from ._copy import normal_axis
+
+_KERNELS = {
+    dtypes.F32: "f32",
+    dtypes.F64: "f64",
+    dtypes.I32: "i32",
+    dtypes.U32: "i32",
+    dtypes.I64: "i64",
+    dtypes.U64: "i64",
+}
+
+
+def fold_cumsum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    at = int(axis.reshape(-1)[0])
+    y = np.flip(x, at) if reverse else x
+    total: Array = np.cumsum(y, at, dtype=x.dtype)
+    if exclusive:
+        total = total - y
+    return np.flip(total, at) if reverse else total
+
+
+@op("CumSum", since=11, host=("axis",), fold=fold_cumsum)
+def cumsum(cx: Context, x: Value, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Value:
+    """Sums of the elements up to each place, from the end if ``reverse``, without its own if ``exclusive``."""
+    at = normal_axis(cx, int(axis.reshape(-1)[0]), x.rank)
+    kernel = _KERNELS.get(x.dtype)
+    if kernel is None:
+        cx.fail(f"type {x.dtype} is not implemented", UnsupportedModelError)
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        cx.emit(
+            f"cumsum_{kernel}",
+            units=x.size // x.shape[at],
+            x=x,
+            y=y,
+            n=x.shape[at],
+            inner=math.prod(x.shape[at + 1 :]),
+            exclusive=int(bool(exclusive)),
+            reverse=int(bool(reverse)),
+        )
+    return y

@@ -1,0 +1,183 @@
+"""Elements picked by index."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..context import Array, Context, Value
+from ..errors import NodeIndexError, UnsupportedModelError
+from ..registry import op
+from ._copy import collapse, normal_axis, strides, width, words
+from .slice import pick
+
+
+def is_wide(cx: Context, indices: Value) -> int:
+    """1 for i64 indices, 0 for i32, as kernels want it."""
+    if indices.dtype not in (dtypes.I32, dtypes.I64):
+        cx.fail(f"{indices} has type {indices.dtype}; indices are int32 or int64", UnsupportedModelError)
+    return int(indices.dtype is dtypes.I64)
+
+
+def fold_gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    return np.take(x, indices, axis)
+
+
+@op("Gather", fold=fold_gather)
+def gather(cx: Context, x: Value, indices: Value, *, axis: int = 0) -> Value:
+    """Slices of one axis, in the order and shape of the indices."""
+    axis = normal_axis(cx, axis, x.rank)
+    if indices.known is not None and indices.size == 1:
+        return _pick_one(cx, x, int(indices.known.reshape(-1)[0]), axis, indices.shape)
+    y = cx.out((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
+    _emit_gather(cx, x, indices, y, axis)
+    return y
+
+
+def _emit_gather(cx: Context, x: Value, indices: Value, y: Value, axis: int) -> None:
+    wide, run = is_wide(cx, indices), strides(x.shape)[axis] * width(cx, x)
+    if y.size == 0:
+        return
+    kernel = f"gather_b{run}" if run in (1, 2, 4, 8, 16) else "gather_rows"
+    last: dict[str, Any] = {} if run in (1, 2, 4, 8, 16) else {"run": run}
+    units = math.prod(x.shape[:axis]) * indices.size
+    cx.emit(kernel, units=units, x=x, index=indices, y=y, wide=wide, n=indices.size, axis=x.shape[axis], **last)
+
+
+def _pick_one(cx: Context, x: Value, index: int, axis: int, shape: tuple[int, ...]) -> Value:
+    extent = x.shape[axis]
+    if not -extent <= index < extent:
+        cx.fail(f"index {index} out of range [{-extent}, {extent}) of axis {axis} of {x}", NodeIndexError)
+    places = [range(d) for d in x.shape]
+    places[axis] = places[axis][index % extent : index % extent + 1]
+    return cx.alias(pick(cx, x, places), (*x.shape[:axis], *shape, *x.shape[axis + 1 :]))
+
+
+def fold_gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    places: list[Array] = list(np.indices(indices.shape))
+    places[axis] = indices
+    return x[tuple(places)]
+
+
+@op("GatherElements", fold=fold_gather_elements)
+def gather_elements(cx: Context, x: Value, indices: Value, *, axis: int = 0) -> Value:
+    """For each index, the element of x at the index's own place, except along the axis."""
+    axis = normal_axis(cx, axis, x.rank)
+    check_places(cx, x, indices, axis)
+    wide, size = is_wide(cx, indices), width(cx, x)
+    y = cx.out(indices.shape, x.dtype)
+    if y.size:
+        n, step, rows, rank, dims = element_rows(x.shape, indices.shape, axis, size)
+        cx.emit(
+            f"gather_elements_b{size}",
+            units=rows,
+            x=x,
+            index=indices,
+            y=y,
+            wide=wide,
+            n=n,
+            step=step,
+            axis=x.shape[axis],
+            stride=strides(x.shape)[axis] * size,
+            rank=rank,
+            dims=dims,
+        )
+    return y
+
+
+def check_places(cx: Context, x: Value, indices: Value, axis: int) -> None:
+    """Fail unless every index has a place in ``x``."""
+    fits = indices.rank == x.rank and all(
+        i == axis or n <= d for i, (n, d) in enumerate(zip(indices.shape, x.shape, strict=True))
+    )
+    if not fits:
+        cx.fail(f"{indices} does not fit {x}: the same rank, and no axis but {axis} larger")
+
+
+def element_rows(
+    shape: tuple[int, ...], indices: tuple[int, ...], axis: int, size: int
+) -> tuple[int, int, int, int, list[int]]:
+    """How to walk indices in rows, at index 0 of a tensor of ``shape``: length, step in bytes, rows, rank and dims."""
+    steps = strides(shape)
+    steps[axis] = 0
+    dims = collapse(zip(indices, steps, strides(indices), strict=True))
+    n, step, _ = dims.pop() if dims else (1, 0, 0)
+    return n, step * size, math.prod(d for d, _, _ in dims), max(len(dims), 1), words(dims, size)
+
+
+def fold_gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
+    batch = [
+        np.arange(d).reshape([-1 if i == j else 1 for j in range(indices.ndim - 1)])
+        for i, d in enumerate(indices.shape[:batch_dims])
+    ]
+    return x[(*batch, *np.moveaxis(indices, -1, 0))]  # type: ignore[no-any-return]
+
+
+@op("GatherND", fold=fold_gather_nd)
+def gather_nd(cx: Context, x: Value, indices: Value, *, batch_dims: int = 0) -> Value:
+    """The slices that tuples of indices name, within each of the leading ``batch_dims`` axes."""
+    if indices.rank < 1 or not 0 <= batch_dims < min(x.rank, indices.rank):
+        cx.fail(f"batch_dims {batch_dims} does not fit {x} and {indices}")
+    depth = indices.shape[-1]
+    if not 1 <= depth <= x.rank - batch_dims or x.shape[:batch_dims] != indices.shape[:batch_dims]:
+        cx.fail(f"tuples of {indices} do not fit {x} with batch_dims {batch_dims}")
+    wide, size = is_wide(cx, indices), width(cx, x)
+    y = cx.out((*indices.shape[:-1], *x.shape[batch_dims + depth :]), x.dtype)
+    if y.size:
+        cx.emit(
+            "gather_nd",
+            units=math.prod(indices.shape[:-1]),
+            x=x,
+            index=indices,
+            y=y,
+            wide=wide,
+            depth=depth,
+            run=math.prod(x.shape[batch_dims + depth :]) * size,
+            batch=math.prod(indices.shape[batch_dims:-1]),
+            advance=math.prod(x.shape[batch_dims:]) * size,
+            axes=tuple_axes(x.shape, batch_dims, depth, size),
+        )
+    return y
+
+
+def tuple_axes(shape: tuple[int, ...], first: int, depth: int, size: int) -> list[int]:
+    """[extent, stride in bytes] of the axes that tuples of indices count along."""
+    steps = strides(shape)
+    return [v for a in range(first, first + depth) for v in (shape[a], steps[a] * size)]
+
+
+@op("Compress", host=("condition",))
+def compress(cx: Context, x: Value, condition: Array, *, axis: int | None = None) -> Value:
+    """The slices of the axis, or the elements if there is none, where the condition holds; it may be too short."""
+    if axis is None:
+        x, axis = cx.alias(x, (x.size,)), 0
+    axis = normal_axis(cx, axis, x.rank)
+    places = np.flatnonzero(condition)
+    if places.size and places[-1] >= x.shape[axis]:
+        cx.fail(f"condition of {condition.size} elements is longer than axis {axis} of {x}")
+    y = cx.out((*x.shape[:axis], places.size, *x.shape[axis + 1 :]), x.dtype)
+    _emit_gather(cx, x, cx.known(places.astype(np.int32)), y, axis)
+    return y
+
+
+@op("ReverseSequence")
+def reverse_sequence(cx: Context, x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
+    """The first steps of each sequence in reverse order."""
+    if sorted((batch_axis, time_axis)) != [0, 1] or x.rank < 2 or sequence_lens.shape != (x.shape[batch_axis],):
+        cx.fail(
+            f"{x} and {sequence_lens} do not fit batch_axis {batch_axis} and time_axis {time_axis}, which are 0 and 1"
+        )
+    if sequence_lens.dtype is not dtypes.I64:
+        cx.fail(f"{sequence_lens} has type {sequence_lens.dtype}, must be int64")
+    y = cx.out(x.shape, x.dtype)
+    n, m = x.shape[:2]
+    if y.size:
+        run = math.prod(x.shape[2:]) * width(cx, x)
+        time_major = int(time_axis == 0)
+        cx.emit(
+            "reverse_sequence", units=n * m, x=x, lengths=sequence_lens, y=y, n=n, m=m, time_major=time_major, run=run
+        )
+    return y

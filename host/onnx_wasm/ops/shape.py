@@ -1,0 +1,60 @@
+"""Shapes as tensors, and nodes that hand their input on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import dtypes
+from ..context import Array, Context, Value
+from ..dtypes import DType
+from ..errors import UnsupportedModelError
+from ..registry import op
+from ._copy import fill, wanted
+
+
+@op("Shape")
+def shape(cx: Context, x: Value, *, start: int = 0, end: int | None = None) -> Value:
+    """The extents of axes [start, end); both may count from the end, and are clamped (attributes since opset 15)."""
+    return cx.known(np.array(x.shape[start:end], np.int64))
+
+
+@op("Size")
+def size(cx: Context, x: Value) -> Value:
+    """The number of elements."""
+    return cx.known(np.array(x.size, np.int64))
+
+
+@op("Identity", fold=lambda x: x)
+def identity(cx: Context, x: Value) -> Value:
+    """The same memory."""
+    return cx.alias(x, x.shape)
+
+
+@op("Dropout", since=1)
+def dropout_1(cx: Context, x: Value, *, ratio: float = 0.5) -> tuple[Value, Value | None]:
+    """The input; its mask has the input's type."""
+    return cx.alias(x, x.shape), _ones(cx, x, x.dtype)
+
+
+@op("Dropout", since=10)
+def dropout_10(cx: Context, x: Value, *, ratio: float = 0.5) -> tuple[Value, Value | None]:
+    """The input; its mask is bool."""
+    return cx.alias(x, x.shape), _ones(cx, x, dtypes.BOOL)
+
+
+@op("Dropout", since=12, host=("ratio", "training_mode"))
+def dropout(
+    cx: Context, x: Value, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
+) -> tuple[Value, Value | None]:
+    """The input; dropping at random, which is training, is not implemented."""
+    if training_mode is not None and training_mode.any() and (ratio is None or ratio.any()):
+        cx.fail("training_mode is true: dropping elements at random is not implemented", UnsupportedModelError)
+    return dropout_10(cx, x)
+
+
+def _ones(cx: Context, x: Value, dtype: DType) -> Value | None:
+    if not wanted(cx, 1):
+        return None
+    mask = cx.out(x.shape, dtype)
+    fill(cx, mask, cx.known(np.ones(1, dtype.numpy)))
+    return mask

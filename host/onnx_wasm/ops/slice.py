@@ -1,0 +1,72 @@
+"""Parts of a tensor at regular steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..context import Array, Context, Value
+from ..registry import op
+from ._copy import Dim, collapse, copy, normal_axes, strides
+
+
+def fold_slice(x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        axis = i if axes is None else int(axes[i])
+        places = range(x.shape[axis])[start : end : 1 if steps is None else int(steps[i])]
+        x = np.take(x, np.array(places, np.int64), axis)
+    return x
+
+
+def fold_slice_1(x: Array, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Array:
+    return fold_slice(x, np.array(starts), np.array(ends), None if axes is None else np.array(axes))
+
+
+@op("Slice", since=1, fold=fold_slice_1)
+def slice_1(
+    cx: Context, x: Value, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None
+) -> Value:
+    """The places [start, end) of the axes listed, or of the first ones."""
+    return _slice(cx, x, list(starts), list(ends), None if axes is None else list(axes), None)
+
+
+@op("Slice", since=10, host=("starts", "ends", "axes", "steps"), fold=fold_slice)
+def slice_(
+    cx: Context, x: Value, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+) -> Value:
+    """As before, all as inputs, and with steps, which may be negative."""
+    bounds = [None if a is None else [int(v) for v in a.reshape(-1)] for a in (starts, ends, axes, steps)]
+    return _slice(cx, x, bounds[0] or [], bounds[1] or [], bounds[2], bounds[3])
+
+
+def _slice(
+    cx: Context, x: Value, starts: list[int], ends: list[int], axes: list[int] | None, steps: list[int] | None
+) -> Value:
+    axes = normal_axes(cx, range(len(starts)) if axes is None else axes, x.rank)
+    steps = [1] * len(axes) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        cx.fail(f"has {len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps")
+    if 0 in steps:
+        cx.fail(f"steps {steps} hold a 0")
+    picked = [range(d) for d in x.shape]
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        # Python clamps bounds as ONNX does, with the end before the first element for negative steps.
+        picked[axis] = picked[axis][start:end:step]
+    return pick(cx, x, picked)
+
+
+def pick(cx: Context, x: Value, picked: Sequence[range]) -> Value:
+    """The elements at every combination of places, one range for each axis."""
+    shape = [len(p) for p in picked]
+    steps = strides(x.shape)
+    first = sum(p.start * s for p, s in zip(picked, steps, strict=True))
+    dims: list[Dim] = [(n, p.step * s, d) for n, p, s, d in zip(shape, picked, steps, strides(shape), strict=True)]
+    if 0 in shape:
+        return cx.out(shape, x.dtype)
+    left = collapse(dims)
+    if not left or (len(left) == 1 and left[0][1] == 1):
+        return cx.alias(x, shape, offset=first * x.dtype.bits // 8)
+    y = cx.out(shape, x.dtype)
+    copy(cx, x, y, dims, source=first)
+    return y

@@ -1,0 +1,119 @@
+"""Transpose, and the ops that are a transpose between two reshapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..context import Array, Context, Value
+from ..registry import op
+from ._copy import Dim, copy, strides, width, words
+
+# A unit of transpose_b* has so many columns, and rows that fill a cache line, or more if columns are few.
+LINE, COLS, ELEMENTS = 64, 256, 2048
+
+
+def fold_transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
+    return np.transpose(x, perm)
+
+
+@op("Transpose", fold=fold_transpose)
+def transpose(cx: Context, x: Value, *, perm: Sequence[int] | None = None) -> Value:
+    """A copy only if axes of more than one element change their order."""
+    order = list(range(x.rank))[::-1] if perm is None else list(perm)
+    if sorted(order) != list(range(x.rank)):
+        cx.fail(f"perm {order} is not an order of the {x.rank} axes of {x}")
+    return permute(cx, x, x.shape, order)
+
+
+def permute(
+    cx: Context, x: Value, view: Sequence[int], order: Sequence[int], shape: Sequence[int] | None = None
+) -> Value:
+    """``x`` seen with shape ``view``, its axes put into ``order``, given as ``shape``."""
+    result = tuple(view[a] for a in order) if shape is None else tuple(shape)
+    steps = strides(view)
+    groups: list[tuple[int, int]] = []
+    for a in order:
+        n, step = view[a], steps[a]
+        if n == 1:
+            continue
+        if groups and groups[-1][1] == n * step:
+            groups[-1] = (groups[-1][0] * n, step)
+        else:
+            groups.append((n, step))
+    if len(groups) <= 1 or x.size == 0:
+        return cx.alias(x, result)
+    size = width(cx, x)
+    y = cx.out(result, x.dtype)
+    dims = [(n, s, d) for (n, s), d in zip(groups, strides([n for n, _ in groups]), strict=True)]
+    if dims[-1][1] == 1:
+        run = dims[-1][0]
+        if len(dims) < 3 or run * size not in (2, 4, 8, 16):
+            copy(cx, x, y, dims)
+            return y
+        # Runs so short move as one wide element, whose other axes are transposed.
+        size *= run
+        dims = [(n, s // run, d // run) for n, s, d in dims[:-1]]
+    emit_transpose(cx, x, y, dims, size)
+    return y
+
+
+def emit_transpose(cx: Context, x: Value, y: Value, dims: list[Dim], size: int) -> None:
+    # The plane of the axis that is last in y and the one that is last in x; the other axes are its batch.
+    rows, ss, _ = dims[-1]
+    a = next(i for i, dim in enumerate(dims) if dim[1] == 1)
+    cols, _, ds = dims[a]
+    batch = dims[:a] + dims[a + 1 : -1]
+    line = LINE // size
+    block = line * max(1, ELEMENTS // (min(cols, COLS) * line))
+    blocks = -(-rows // block) * -(-cols // COLS)
+    cx.emit(
+        f"transpose_b{size}",
+        units=blocks * math.prod(n for n, _, _ in batch),
+        x=x,
+        y=y,
+        rows=rows,
+        cols=cols,
+        ss=ss * size,
+        ds=ds * size,
+        block=block,
+        rank=max(len(batch), 1),
+        dims=words(batch, size),
+    )
+
+
+@op("DepthToSpace")
+def depth_to_space(cx: Context, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
+    """Channels become blocks of pixels."""
+    n, c, h, w = _image(cx, x)
+    if blocksize < 1 or c % blocksize**2:
+        cx.fail(f"{c} channels of {x} do not divide into blocks of {blocksize} x {blocksize}")
+    depth, result = c // blocksize**2, (n, c // blocksize**2, h * blocksize, w * blocksize)
+    if _is_dcr(cx, mode):
+        return permute(cx, x, (n, blocksize, blocksize, depth, h, w), (0, 3, 4, 1, 5, 2), result)
+    return permute(cx, x, (n, depth, blocksize, blocksize, h, w), (0, 1, 4, 2, 5, 3), result)
+
+
+@op("SpaceToDepth")
+def space_to_depth(cx: Context, x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
+    """Blocks of pixels become channels."""
+    n, c, h, w = _image(cx, x)
+    if blocksize < 1 or h % blocksize or w % blocksize:
+        cx.fail(f"the {h} x {w} pixels of {x} do not divide into blocks of {blocksize} x {blocksize}")
+    view = (n, c, h // blocksize, blocksize, w // blocksize, blocksize)
+    result = (n, c * blocksize**2, h // blocksize, w // blocksize)
+    return permute(cx, x, view, (0, 3, 5, 1, 2, 4) if _is_dcr(cx, mode) else (0, 1, 3, 5, 2, 4), result)
+
+
+def _is_dcr(cx: Context, mode: str) -> bool:
+    if mode not in ("DCR", "CRD"):
+        cx.fail(f"mode {mode!r} is neither 'DCR' nor 'CRD'")
+    return mode == "DCR"
+
+
+def _image(cx: Context, x: Value) -> tuple[int, ...]:
+    if x.rank != 4:
+        cx.fail(f"{x} has rank {x.rank}, needs 4 (N, C, H, W)")
+    return x.shape
