@@ -103,12 +103,12 @@ def test_bytes_that_are_no_model(runtime: ort.Runtime, tmp_path: Path, data: byt
         ort.InferenceSession.create(data, runtime=runtime)
     path = tmp_path / "broken.onnx"
     path.write_bytes(data)
-    with pytest.raises(ValueError, match="broken.onnx: "):
+    with pytest.raises(ValueError, match=r"broken\.onnx: "):
         ort.InferenceSession.create(path, runtime=runtime)
 
 
 def test_a_path_to_nothing(runtime: ort.Runtime, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nowhere.onnx"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.onnx"):
         ort.InferenceSession.create(tmp_path / "nowhere.onnx", runtime=runtime)
     with pytest.raises(OSError, match=tmp_path.name):
         ort.InferenceSession.create(tmp_path, runtime=runtime)

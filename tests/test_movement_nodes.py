@@ -6,10 +6,11 @@ import importlib
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_wasm.ops
 import pytest
-from harness import Harness
 from onnx.backend.test.case import node as onnx_cases
+
+import onnx_wasm.ops
+from harness import Harness
 from onnx_wasm import model, registry
 from onnx_wasm.context import Context
 

@@ -70,9 +70,7 @@ def geometry(
             f"must fit {rank} spatial dimensions"
         )
     if min((*strides, *dilations, *kernel), default=1) < 1:
-        cx.fail(
-            f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1"
-        )
+        cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
     extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     before: tuple[int, ...]
     if auto_pad in ("NOTSET", "", "VALID"):
@@ -122,9 +120,7 @@ def conv(
         cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
     if b is not None and b.shape != (outputs,):
         cx.fail(f"B must have shape {[outputs]}, got {b!r}")
-    g = geometry(
-        cx, x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations
-    )
+    g = geometry(cx, x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
     y = cx.out((batch, outputs, *g.output), x.dtype)
     if y.size == 0:
         return y
@@ -249,9 +245,7 @@ def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None)
     return cx.derived(f"conv_a4 {m} {scale is not None}", (w,) if scale is None else (w, scale), make)
 
 
-def _allow_affine(
-    cx: Context, record: Record, w: Value, b: Value | None, weights: Callable[[Value], Value]
-) -> None:
+def _allow_affine(cx: Context, record: Record, w: Value, b: Value | None, weights: Callable[[Value], Value]) -> None:
     """Let a later op scale and shift the channels of y: into the weights, by ``weights``, and the bias."""
     if not w.const or not (b is None or b.const):
         return

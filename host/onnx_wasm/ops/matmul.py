@@ -64,8 +64,8 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,  # noqa: N803
-    transB: int = 0,  # noqa: N803
+    transA: int = 0,
+    transB: int = 0,
 ) -> Value:
     """alpha * A' * B' + beta * C."""
     if a.rank != 2 or b.rank != 2:
@@ -89,9 +89,7 @@ def gemm(
     )  # fmt: skip
 
 
-def _collapse(
-    dims: Sequence[int], a_dims: Sequence[int], b_dims: Sequence[int]
-) -> list[tuple[int, int, int]]:
+def _collapse(dims: Sequence[int], a_dims: Sequence[int], b_dims: Sequence[int]) -> list[tuple[int, int, int]]:
     """Batch dimensions as (size, stride of a, stride of b), strides in matrices, neighbours merged where possible."""
     merged: list[tuple[int, int, int]] = []
     a_step = b_step = 1
