@@ -1,0 +1,344 @@
+"""Normalisations, and the affine map over channels that BatchNormalization is at inference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..context import Context, Value
+from ..dtypes import F32, F64
+from ..errors import UnsupportedModelError
+from ..registry import op
+from .fusion import Activation, fuse_affine
+from .reduce import UNIT, dim_words, group, normalize_axes
+
+
+def _check_float(cx: Context, x: Value) -> None:
+    if x.dtype not in (F32, F64):
+        cx.fail(f"has no form for {x.dtype}", UnsupportedModelError)
+
+
+def _check_parameters(cx: Context, x: Value, shape: tuple[int, ...], **parameters: Value | None) -> None:
+    for name, value in parameters.items():
+        if value is None:
+            continue
+        if value.shape != shape:
+            cx.fail(f"{name} is {value}, must have shape {list(shape)}")
+        if value.dtype != x.dtype:
+            cx.fail(f"{name} is {value}, must have the type of {x}", UnsupportedModelError)
+
+
+def affine(cx: Context, x: Value, scale: Value, shift: Value) -> Value:
+    """x * scale[c] + shift[c] over channels (axis 1), folded into the record that computes x if that can be."""
+    if scale.const and shift.const and fuse_affine(cx, x, scale, shift):
+        return x
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size == 0:
+        return y
+    n = math.prod(x.shape[2:])
+    short = x.dtype.short
+    args: dict[str, Any] = {"x": x, "y": y, "scale": scale, "shift": shift}
+    activation: dict[str, Any] = {"act": int(Activation.NONE), "alpha": 0.0, "beta": 0.0} if x.dtype is F32 else {}
+    if n == 1:
+        record = cx.emit(f"affine_{short}_last", units=x.shape[0], **args, channels=x.shape[1], **activation)
+    else:
+        units = x.shape[0] * x.shape[1]
+        record = cx.emit(f"affine_{short}", units=units, **args, n=n, channels=x.shape[1], **activation)
+    if scale.const and shift.const:
+        record.affine = lambda s, t: _compose(cx, record.args, s, t)
+    y.producer = record
+    return y
+
+
+def _compose(cx: Context, args: dict[str, Any], scale: Value | None, shift: Value | None) -> bool:
+    first: tuple[Value, Value] = (args["scale"], args["shift"])
+    present = [v for v in (scale, shift) if v is not None]
+    if not present or any(v.dtype != first[0].dtype or v.shape != first[0].shape for v in present):
+        return not present
+    short = first[0].dtype.short
+
+    def make() -> tuple[Value, Value]:
+        s, t = (cx.out(first[0].shape, first[0].dtype) for _ in range(2))
+        cx.emit(f"affine_compose_{short}", s1=first[0], t1=first[1], s2=scale, t2=shift, s=s, t=t, n=s.size)
+        return s, t
+
+    key = f"affine_compose {scale is not None} {shift is not None}"
+    args["scale"], args["shift"] = cx.derived(key, (*first, *present), make)
+    return True
+
+
+def _batchnorm(
+    cx: Context, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float, training: int = 0
+) -> Value:
+    if training or any(cx.node.outputs[1:]):
+        cx.fail("training mode is not implemented", UnsupportedModelError)
+    _check_float(cx, x)
+    channels = x.shape[1] if x.rank > 1 else 1
+    _check_parameters(cx, x, (channels,), scale=scale, bias=bias, mean=mean, var=var)
+
+    def make() -> tuple[Value, Value]:
+        s, t = (cx.out((channels,), x.dtype) for _ in range(2))
+        cx.emit(
+            f"batchnorm_fold_{x.dtype.short}",
+            scale=scale,
+            bias=bias,
+            mean=mean,
+            var=var,
+            s=s,
+            t=t,
+            n=channels,
+            epsilon=epsilon,
+        )
+        return s, t
+
+    s, t = cx.derived(f"batchnorm {epsilon!r}", (scale, bias, mean, var), make)
+    return affine(cx, x if x.rank > 1 else cx.alias(x, (x.size, 1)), s, t)
+
+
+@op("BatchNormalization", since=14)
+def batchnorm(
+    cx: Context,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Value:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias over channels."""
+    return _batchnorm(cx, x, scale, bias, mean, var, epsilon, training_mode)
+
+
+@op("BatchNormalization", since=7)
+def batchnorm_7(
+    cx: Context,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    mean: Value,
+    var: Value,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+) -> Value:
+    """Opset 7 to 13, where outputs after the first mean training."""
+    if not spatial:
+        cx.fail("spatial = 0 is not implemented", UnsupportedModelError)
+    return _batchnorm(cx, x, scale, bias, mean, var, epsilon)
+
+
+def _group_normalization(
+    cx: Context, x: Value, scale: Value, bias: Value, groups: int, share: int, epsilon: float
+) -> Value:
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        n = math.prod(x.shape[2:])
+        cx.emit(
+            f"groupnorm_{x.dtype.short}",
+            units=x.shape[0] * groups,
+            x=x,
+            y=y,
+            scale=scale,
+            bias=bias,
+            n=n,
+            groups=groups,
+            per=x.shape[1] // groups,
+            share=share,
+            epsilon=epsilon,
+        )
+    return y
+
+
+@op("InstanceNormalization")
+def instance_normalization(cx: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
+    """Each channel of each item normalised by its own mean and variance."""
+    _check_float(cx, x)
+    if x.rank < 2:
+        cx.fail(f"{x} must have a batch and a channel dimension")
+    _check_parameters(cx, x, (x.shape[1],), scale=scale, bias=bias)
+    return _group_normalization(cx, x, scale, bias, x.shape[1], 1, epsilon)
+
+
+def _group_checked(
+    cx: Context, x: Value, scale: Value, bias: Value, groups: int, epsilon: float, by_group: bool
+) -> Value:
+    _check_float(cx, x)
+    if x.rank < 2:
+        cx.fail(f"{x} must have a batch and a channel dimension")
+    if groups < 1 or x.shape[1] % groups:
+        cx.fail(f"num_groups {groups} must divide the {x.shape[1]} channels of {x}")
+    _check_parameters(cx, x, (groups if by_group else x.shape[1],), scale=scale, bias=bias)
+    return _group_normalization(cx, x, scale, bias, groups, x.shape[1] // groups if by_group else 1, epsilon)
+
+
+@op("GroupNormalization", since=18)
+def group_normalization_18(
+    cx: Context, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5
+) -> Value:
+    """Groups of channels normalised together; scale and bias for each group."""
+    return _group_checked(cx, x, scale, bias, num_groups, epsilon, by_group=True)
+
+
+@op("GroupNormalization", since=21)
+def group_normalization(
+    cx: Context,
+    x: Value,
+    scale: Value,
+    bias: Value,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Value:
+    """Groups of channels normalised together; scale and bias for each channel."""
+    return _group_checked(cx, x, scale, bias, num_groups, epsilon, by_group=False)
+
+
+@op("LayerNormalization", since=17)
+def layer_normalization(
+    cx: Context,
+    x: Value,
+    scale: Value,
+    bias: Value | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Value | None, ...]:
+    """All axes from ``axis`` on normalised together, and the mean and 1 / standard deviation if they are wanted."""
+    _check_float(cx, x)
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    _check_row(cx, x, axis, scale=scale, bias=bias)
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    wanted = [i < len(cx.node.outputs) and cx.node.outputs[i] != "" for i in (1, 2)]
+    statistics = [1 if a >= axis else d for a, d in enumerate(x.shape)]
+    mean, factor = (cx.out(statistics, x.dtype) if w else None for w in wanted)
+    if y.size:
+        n = math.prod(x.shape[axis:])
+        rows = x.size // n
+        per = max(1, UNIT // 2 // n)
+        cx.emit(
+            f"layernorm_{x.dtype.short}",
+            units=-(-rows // per),
+            x=x,
+            y=y,
+            scale=scale,
+            bias=bias,
+            mean=mean,
+            factor=factor,
+            n=n,
+            rows=rows,
+            per=per,
+            epsilon=epsilon,
+        )
+    return y, mean, factor
+
+
+@op("RMSNormalization", since=23)
+def rms_normalization(
+    cx: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Value:
+    """All axes from ``axis`` on divided by the root of their mean square."""
+    _check_float(cx, x)
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    _check_row(cx, x, axis, scale=scale)
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        n = math.prod(x.shape[axis:])
+        rows = x.size // n
+        per = max(1, UNIT // 2 // n)
+        cx.emit(
+            f"rmsnorm_{x.dtype.short}",
+            units=-(-rows // per),
+            x=x,
+            y=y,
+            scale=scale,
+            bias=None,
+            mean=None,
+            factor=None,
+            n=n,
+            rows=rows,
+            per=per,
+            epsilon=epsilon,
+        )
+    return y
+
+
+def _check_row(cx: Context, x: Value, axis: int, **parameters: Value | None) -> None:
+    # Leading ones are allowed: the kernel reads a dense row of the normalised elements.
+    row = x.shape[axis:]
+    for name, value in parameters.items():
+        if value is None:
+            continue
+        if value.size != math.prod(row) or [d for d in value.shape if d != 1] != [d for d in row if d != 1]:
+            cx.fail(f"{name} is {value}, must have shape {list(row)}", UnsupportedModelError)
+        if value.dtype != x.dtype:
+            cx.fail(f"{name} is {value}, must have the type of {x}", UnsupportedModelError)
+
+
+@op("MeanVarianceNormalization")
+def mean_variance_normalization(cx: Context, x: Value, *, axes: Sequence[int] = (0, 2, 3)) -> Value:
+    """(x - mean) / (standard deviation + 1e-9) over some axes."""
+    _check_float(cx, x)
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        groups = group(x.shape, normalize_axes(cx, axes, x.rank))
+        reduced = groups.reduced or [(1, 1)]
+        n, outer = (reduced[0][0], reduced[1:]) if groups.last else (1, reduced)
+        kept = math.prod(size for size, _ in groups.kept)
+        cx.emit(
+            f"mvn_{x.dtype.short}",
+            units=kept,
+            x=x,
+            y=y,
+            n=n,
+            runs=x.size // kept // n,
+            kept=dim_words(groups.kept, x.dtype.itemsize),
+            reduced=dim_words(outer, x.dtype.itemsize),
+        )
+    return y
+
+
+@op("LpNormalization")
+def lp_normalization(cx: Context, x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    """x over its p-norm along an axis, p being 1 or 2."""
+    _check_float(cx, x)
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    if p not in (1, 2):
+        cx.fail(f"p is {p}, must be 1 or 2")
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+        cx.emit(f"lpnorm_{x.dtype.short}", units=x.size // (n * inner), x=x, y=y, n=n, inner=inner, p=p)
+    return y
+
+
+@op("LRN")
+def lrn(cx: Context, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Value:
+    """x over (bias + alpha / size * sum of squares of neighbouring channels) ^ beta."""
+    _check_float(cx, x)
+    if x.rank < 2:
+        cx.fail(f"{x} must have a batch and a channel dimension")
+    if size < 1:
+        cx.fail(f"size is {size}, must be positive")
+    y = cx.out(x.shape, x.dtype)
+    if y.size:
+        cx.emit(
+            f"lrn_{x.dtype.short}",
+            units=x.shape[0] * x.shape[1],
+            x=x,
+            y=y,
+            n=math.prod(x.shape[2:]),
+            channels=x.shape[1],
+            before=(size - 1) // 2,
+            after=size // 2,
+            alpha=alpha / size,
+            beta=beta,
+            bias=bias,
+        )
+    return y
