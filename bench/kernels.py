@@ -1,4 +1,4 @@
-"""GFLOP/s of the matrix kernels, one record at a time: python bench/kernels.py [gemm|resnet50|squeezenet|depthwise|gemv ...]
+"""GFLOP/s of the matrix kernels, one record at a time: python bench/kernels.py [gemm|gemv|resnet50|squeezenet|depthwise]
 
 Run it with PYTHONPATH=host. The least of several runs counts. --prototype PATH adds the ratio to a program that defines
 module() as WAT text with an exported gemm(A, B, C, M, N, K, bufA, bufB, tmp, prepacked), --numpy the ratio to numpy.
@@ -21,7 +21,12 @@ from harness import Harness
 from onnx_wasm.ops.conv import conv
 from onnx_wasm.ops.matmul import matmul
 
-GEMM = [(s, s, s) for s in (64, 128, 256, 512, 1024)] + [(128, 384, 384), (128, 384, 1536), (128, 1536, 384), (8, 512, 512)]
+GEMM = [(s, s, s) for s in (64, 128, 256, 512, 1024)] + [
+    (128, 384, 384),
+    (128, 384, 1536),
+    (128, 1536, 384),
+    (8, 512, 512),
+]
 GEMV = [(1, 4096, 4096), (1, 9216, 4096), (1, 1024, 1000), (1, 128, 128)]
 # (channels, size, output channels, kernel, stride, pad)
 RESNET50 = [

@@ -1,8 +1,8 @@
 """Conv.
 
 Three ways: as a matrix product whose second operand, the patches of the image, is made block by block
-(`conv_f32`, up to three spatial dimensions, any groups); one channel at a time where every channel is a group of its own
-(`dwconv_f32_*`); and plain loops (`conv_direct_*`) for the rest.
+(`conv_f32`, up to three spatial dimensions, any groups); one channel at a time where every channel is a group of its
+own (`dwconv_f32`); and plain loops (`conv_direct_*`) for the rest.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..context import Context, Record, Value
 from ..dtypes import F32, F64
@@ -70,9 +71,7 @@ def geometry(
             f"must fit {rank} spatial dimensions"
         )
     if min((*strides, *dilations, *kernel), default=1) < 1:
-        cx.fail(
-            f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1"
-        )
+        cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
     extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     before: tuple[int, ...]
     if auto_pad in ("NOTSET", "", "VALID"):
@@ -122,9 +121,7 @@ def conv(
         cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
     if b is not None and b.shape != (outputs,):
         cx.fail(f"B must have shape {[outputs]}, got {b!r}")
-    g = geometry(
-        cx, x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations
-    )
+    g = geometry(cx, x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
     y = cx.out((batch, outputs, *g.output), x.dtype)
     if y.size == 0:
         return y
@@ -220,7 +217,7 @@ def _emit_depthwise(cx: Context, x: Value, w: Value, b: Value | None, y: Value, 
     _allow_affine(cx, record, w, b, lambda scale: _scaled_rows(cx, w, k_h * k_w, scale))
 
 
-def _axes(prefix: str, values: Sequence[int]) -> dict[str, int]:
+def _axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
     return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
 
 
@@ -249,9 +246,7 @@ def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None)
     return cx.derived(f"conv_a4 {m} {scale is not None}", (w,) if scale is None else (w, scale), make)
 
 
-def _allow_affine(
-    cx: Context, record: Record, w: Value, b: Value | None, weights: Callable[[Value], Value]
-) -> None:
+def _allow_affine(cx: Context, record: Record, w: Value, b: Value | None, weights: Callable[[Value], Value]) -> None:
     """Let a later op scale and shift the channels of y: into the weights, by ``weights``, and the bias."""
     if not w.const or not (b is None or b.const):
         return
