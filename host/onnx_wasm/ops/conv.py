@@ -1,8 +1,8 @@
 """Conv.
 
 Three ways: as a matrix product whose second operand, the patches of the image, is made block by block
-(`conv_f32`, up to three spatial dimensions, any groups); one channel at a time where every channel is a group of its own
-(`dwconv_f32_*`); and plain loops (`conv_direct_*`) for the rest.
+(`conv_f32`, up to three spatial dimensions, any groups); one channel at a time where every channel is a group of its
+own (`dwconv_f32`); and plain loops (`conv_direct_*`) for the rest.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..context import Context, Record, Value
 from ..dtypes import F32, F64
@@ -216,7 +217,7 @@ def _emit_depthwise(cx: Context, x: Value, w: Value, b: Value | None, y: Value, 
     _allow_affine(cx, record, w, b, lambda scale: _scaled_rows(cx, w, k_h * k_w, scale))
 
 
-def _axes(prefix: str, values: Sequence[int]) -> dict[str, int]:
+def _axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
     return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
 
 

@@ -61,3 +61,19 @@ def fuse_residual(cx: Context, x: Value, other: Value) -> bool:
         return False
     record.args["residual"] = other
     return True
+
+
+def fuse_bias(cx: Context, x: Value, bias: Value) -> bool:
+    """Let the record that writes ``x``, a matrix product, add ``bias`` to every row. The bias has as many elements as
+    ``x`` has in its last axis, lies along that axis, and is computed before that record."""
+    record = cx.fusable(x)
+    if record is None or "c_column" not in record.args or record.args["c"] is not None:
+        return False
+    if record.args["act"] != Activation.NONE or record.args["residual"] is not None:
+        return False
+    if not 1 <= bias.rank <= x.rank or bias.dtype != x.dtype or bias.ready > record.position:
+        return False
+    if not x.shape[-1] == bias.shape[-1] == bias.size == record.args["n"]:
+        return False
+    record.args.update(c=bias, c_scale=1.0, c_row=0, c_column=bias.dtype.itemsize)
+    return True

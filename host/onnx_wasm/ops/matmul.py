@@ -7,7 +7,7 @@ blocks as the product needs them. One packed layout serves every number of rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..context import Context, Record, Value
 from ..dtypes import F32, F64, I32, I64, U32, U64
@@ -78,7 +78,7 @@ def gemm(
     if c is not None:
         if c.rank > 2 or any(d not in (1, full) for d, full in zip(c.shape[::-1], (n, m), strict=False)):
             cx.fail(f"C {c!r} does not broadcast to {[m, n]}")
-        rows_c, columns_c = ((1, 1) + c.shape)[-2:]
+        rows_c, columns_c = (1, 1, *c.shape)[-2:]
         size = a.dtype.itemsize
         strides = (columns_c * size if rows_c != 1 else 0, size if columns_c != 1 else 0)
         if beta == 0:
@@ -189,7 +189,7 @@ def _emit(
     return y
 
 
-def _shift_columns(record: Record) -> object:
+def _shift_columns(record: Record) -> Callable[[Value | None, Value | None], bool]:
     def affine(scale: Value | None, shift: Value | None) -> bool:
         if scale is not None or shift is None or record.args["c"] is not None:
             return False
