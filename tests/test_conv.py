@@ -299,7 +299,7 @@ def test_scratch_is_small() -> None:
     for x, w, group in (((1, 512, 512, 512), (512, 512, 3, 3), 1), ((1, 512, 512, 512), (512, 1, 5, 5), 512)):
         record = conv(cx, Value(x, dtypes.F32), Value(w, dtypes.F32, const=True), group=group).producer
         assert record is not None
-        assert record.args["scratch"].nbytes <= 300_000
+        assert record.args["scratch"].nbytes <= 400_000
 
 
 @pytest.mark.parametrize(

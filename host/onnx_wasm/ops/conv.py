@@ -16,10 +16,12 @@ from ..context import Context, Record, Value
 from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
-from .matmul import TILE_BYTES, split_k
+from .matmul import BLOCK_K, TILE_BYTES, split_k
 
 # Positions of a block of patches.
 BLOCK_N = 256
+# How conv_f32 makes the patches.
+PATCHES_ROWS, PATCHES_LINES, PATCHES_IMAGE = 0, 1, 2
 # What the copied rows of a depthwise convolution may take.
 STRIP_BYTES = 32768
 
@@ -142,9 +144,23 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     pointwise = g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
     if positions == 1 and g.kernel == g.input and not any(g.pads):
         pointwise = True
-    blocks = -(-positions // BLOCK_N)
-    nc = -(-positions // blocks // 8) * 8
-    kc = split_k(k)
+    taps = math.prod(g.kernel)
+    (_, k_h, k_w), (_, s_h, _), o_w = g.kernel, g.strides, g.output[2]
+    kc, length, lines = split_k(k), positions, 0
+    patches = PATCHES_IMAGE if pointwise else PATCHES_ROWS
+    if not pointwise and g.output[0] == g.kernel[0] == 1 and 1 < k_h and k_w <= 16 and taps <= BLOCK_K:
+        patches = PATCHES_LINES
+        # Whole channels, so that no lines are made twice.
+        channels_a_block = -(-channels // -(-k // (BLOCK_K + BLOCK_K // 4)))
+        kc = channels_a_block * taps
+        if o_w > BLOCK_N:
+            length = o_w
+    nc = -(-length // -(-length // BLOCK_N) // 8) * 8
+    lines = nc
+    if patches == PATCHES_LINES:
+        rows = 1 if o_w > nc else min(g.output[1], (nc + o_w - 2) // o_w + 1)
+        lines = k_w * s_h * (rows + (k_h - 1) * g.dilations[1] // s_h) * min(o_w, nc)
+    lines = lines * 4 + 64
     # Few positions: threads share the rows, so that each weight is read by one of them only.
     by_rows = positions <= BLOCK_N and m >= 32
     unit = 16 if by_rows else 32
@@ -157,7 +173,7 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
         y=y,
         bias=b,
         residual=None,
-        scratch=cx.scratch(TILE_BYTES + nc * 4 + 64 + nc // 8 * (kc * 32 + 64)),
+        scratch=cx.scratch(TILE_BYTES + lines + nc // 8 * (kc * 32 + 64)),
         m=m,
         k=k,
         groups=group,
@@ -168,7 +184,8 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
         **_axes("q", g.dilations),
         **_axes("p", g.pads),
         **_axes("o", g.output),
-        pointwise=int(pointwise),
+        patches=patches,
+        lines=lines,
         kc=kc,
         nc=nc,
         by_rows=int(by_rows),
