@@ -1,0 +1,218 @@
+"""Arithmetic, bits and extrema of two and more tensors, with numpy's broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..context import Array, Context, Value
+from ..dtypes import BOOL, F32, F64, I64
+from ..registry import op
+from ._elementwise import FLOATS, INTEGERS, NUMBERS, UNSIGNED, arrays, broadcast, cast, flat, require, same_type
+from .fusion import Activation, fuse_affine, fuse_residual
+
+# Kernels of integers that are the same for both signs carry the signed name.
+_SIGNLESS = {f"u{bits}": f"i{bits}" for bits in (8, 16, 32, 64)}
+
+
+def _arithmetic(cx: Context, name: str, a: Value, b: Value) -> Value:
+    """One of add, sub, mul, div."""
+    dtype = same_type(cx, a, b)
+    short = require(cx, a, NUMBERS)
+    swaps = name in ("add", "mul")
+    if dtype is not F32:
+        kernel = f"{name}_{short if name == 'div' else _SIGNLESS.get(short, short)}"
+        return broadcast(cx, kernel, "ab", (a, b), dtype, swaps=swaps)[0]
+    y, record = broadcast(
+        cx, f"{name}_f32", "ab", (a, b), dtype, swaps=swaps, act=int(Activation.NONE), alpha=0.0, beta=0.0
+    )
+    y.producer = record
+    return y
+
+
+def _per_channel(x: Value, c: Value) -> bool:
+    """Whether c is a constant with one element for each channel (axis 1) of x."""
+    if x.dtype is not F32 or x.rank < 3 or not c.const or c.dtype is not F32 or c.rank > x.rank:
+        return False
+    channels = x.shape[1]
+    return c.size == channels and c.rank >= x.rank - 1 and c.shape[c.rank - x.rank + 1] == channels
+
+
+def _affine(cx: Context, x: Value, c: Value, *, scales: bool, inverse: str = "") -> bool:
+    """Fold x * c or x + c over channels into the record of x; ``inverse`` is the kernel for 1 / c or -c first."""
+    if not _per_channel(x, c):
+        return False
+    record = cx.fusable(x)
+    if record is None or record.affine is None:
+        return False
+    if inverse:
+        c = cx.derived(inverse, (c,), lambda: flat(cx, inverse, c))
+    c = cx.alias(c, (c.size,))
+    return fuse_affine(cx, x, c, None) if scales else fuse_affine(cx, x, None, c)
+
+
+def _div_fold(a: Array, b: Array) -> Any:
+    """Truncates toward zero; a division by 0 is left to the run, which reports it."""
+    if not np.all(b):
+        return NotImplemented
+    return np.asarray((a - np.fmod(a, b)) // b)
+
+
+def _mod_fold(a: Array, b: Array, *, fmod: int = 0) -> Any:
+    if not np.all(b):
+        return NotImplemented
+    return np.asarray(np.fmod(a, b) if fmod else np.mod(a, b))
+
+
+@op("Add", since=7, fold=arrays(np.add))
+def add(cx: Context, a: Value, b: Value) -> Value:
+    """a + b"""
+    if a.dtype is F32 and b.dtype is F32:
+        if a.shape == b.shape:
+            if fuse_residual(cx, a, b):
+                return a
+            if fuse_residual(cx, b, a):
+                return b
+        if _affine(cx, a, b, scales=False):
+            return a
+        if _affine(cx, b, a, scales=False):
+            return b
+    return _arithmetic(cx, "add", a, b)
+
+
+@op("Sub", since=7, fold=arrays(np.subtract))
+def sub(cx: Context, a: Value, b: Value) -> Value:
+    """a - b"""
+    if _affine(cx, a, b, scales=False, inverse="neg_f32"):
+        return a
+    return _arithmetic(cx, "sub", a, b)
+
+
+@op("Mul", since=7, fold=arrays(np.multiply))
+def mul(cx: Context, a: Value, b: Value) -> Value:
+    """a b"""
+    if _affine(cx, a, b, scales=True):
+        return a
+    if _affine(cx, b, a, scales=True):
+        return b
+    return _arithmetic(cx, "mul", a, b)
+
+
+@op("Div", since=7, fold=_div_fold)
+def div(cx: Context, a: Value, b: Value) -> Value:
+    """a / b; integers truncate toward zero, and report a divisor of 0."""
+    if _affine(cx, a, b, scales=True, inverse="reciprocal_f32"):
+        return a
+    return _arithmetic(cx, "div", a, b)
+
+
+@op("Mod", since=10, fold=_mod_fold)
+def mod(cx: Context, a: Value, b: Value, *, fmod: int = 0) -> Value:
+    """The remainder with the divisor's sign, or with fmod, the dividend's."""
+    dtype = same_type(cx, a, b)
+    short = require(cx, a, NUMBERS)
+    if dtype.is_float and not fmod:
+        cx.fail("floats need fmod=1")
+    kernel = "fmod" if fmod and short not in UNSIGNED else "mod"
+    return broadcast(cx, f"{kernel}_{short}", "ab", (a, b), dtype)[0]
+
+
+def _pow_fold(a: Array, b: Array) -> Any:
+    if not (np.issubdtype(a.dtype, np.integer) and np.issubdtype(b.dtype, np.integer)) or np.any(b < 0):
+        return NotImplemented
+    return np.asarray(np.power(a, b.astype(a.dtype)))
+
+
+@op("Pow", since=7, fold=_pow_fold)
+def pow_(cx: Context, x: Value, y: Value) -> Value:
+    """x to the power y in the type of x, whatever that of y."""
+    short = require(cx, x, NUMBERS)
+    require(cx, y, NUMBERS)
+    if x.dtype.is_float:
+        # x^2 rounds once either way.
+        if y.size == 1 and y.rank <= x.rank and _reads(cx, y, 2.0):
+            return _arithmetic(cx, "mul", x, x)
+        return broadcast(cx, f"pow_{short}", "ab", (x, cast(cx, y, x.dtype)), x.dtype)[0]
+    if y.dtype is x.dtype:
+        return broadcast(cx, f"pow_{short}", "ab", (x, y), x.dtype)[0]
+    wide = F64 if y.dtype.is_float else I64
+    z = broadcast(cx, f"pow_{wide.short}", "ab", (cast(cx, x, wide), cast(cx, y, wide)), wide)[0]
+    return cast(cx, z, x.dtype)
+
+
+def _reads(cx: Context, x: Value, number: float) -> bool:
+    """Whether the model fixes x to be this number."""
+    if x.known is None and not (x.const and x.source is not None):
+        return False
+    return bool(cx.read(x).item() == number)
+
+
+def _extremum(name: str, kernel: str, fold: Callable[..., Any]) -> None:
+    def folded(*xs: Array) -> Array:
+        result = xs[0]
+        for x in xs[1:]:
+            result = np.asarray(fold(result, x))
+        return result
+
+    @op(name, since=6, fold=folded)
+    def lower(cx: Context, *xs: Value) -> Value:
+        dtype = same_type(cx, *xs)
+        short = require(cx, xs[0], NUMBERS)
+        y = xs[0]
+        for x in xs[1:]:
+            y, _ = broadcast(cx, f"{kernel}_{short}", "ab", (y, x), dtype, swaps=short != "u64")
+        return y if len(xs) > 1 else cx.alias(y, y.shape)
+
+
+_extremum("Max", "max", np.maximum)
+_extremum("Min", "min", np.minimum)
+
+
+def _sum_fold(*xs: Array) -> Array:
+    result = xs[0]
+    for x in xs[1:]:
+        result = np.asarray(result + x)
+    return result
+
+
+@op("Sum", since=6, fold=_sum_fold)
+def sum_(cx: Context, *xs: Value) -> Value:
+    """The sum of all inputs, from the left."""
+    require(cx, xs[0], FLOATS)
+    y = xs[0]
+    for x in xs[1:]:
+        y = add(cx, y, x)
+    return y if len(xs) > 1 else cx.alias(y, y.shape)
+
+
+@op("Mean", since=6)
+def mean(cx: Context, *xs: Value) -> Value:
+    """The mean of all inputs."""
+    require(cx, xs[0], FLOATS)
+    count = cx.known(np.array(len(xs), xs[0].dtype.numpy))
+    return _arithmetic(cx, "div", sum_(cx, *xs), count)
+
+
+def _bitwise(name: str, kernel: str, types: frozenset[str], since: int, fold: Callable[..., Any]) -> None:
+    @op(name, since=since, fold=arrays(fold))
+    def lower(cx: Context, a: Value, b: Value) -> Value:
+        dtype = same_type(cx, a, b)
+        require(cx, a, types)
+        return broadcast(cx, f"{kernel}_{dtype.bits}", "ab", (a, b), dtype, swaps=True)[0]
+
+
+for _name, _fold in (("And", np.bitwise_and), ("Or", np.bitwise_or), ("Xor", np.bitwise_xor)):
+    _bitwise(_name, _name.lower(), frozenset({BOOL.short}), 7, _fold)
+    _bitwise(f"Bitwise{_name}", _name.lower(), INTEGERS, 18, _fold)
+
+
+@op("BitShift", since=11)
+def bit_shift(cx: Context, x: Value, y: Value, *, direction: str) -> Value:
+    """x shifted by y bits; 0 from the width of the type on."""
+    dtype = same_type(cx, x, y)
+    short = require(cx, x, UNSIGNED)
+    if direction not in ("LEFT", "RIGHT"):
+        cx.fail(f"direction is {direction!r}, must be 'LEFT' or 'RIGHT'")
+    return broadcast(cx, f"shift_{direction.lower()}_{short}", "ab", (x, y), dtype)[0]
