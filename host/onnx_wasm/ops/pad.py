@@ -91,6 +91,7 @@ def _pad(cx: Context, x: Value, pads: list[int], where: Sequence[int], mode: str
     if first:
         x = cx.alias(x, (x.size - first,), offset=first * size)
     *outer, (extent, gap, row, _) = _collapse(axes, mode == "constant")
+    outer = outer or [(1, 0, 1, 0)]
     cx.emit(
         f"pad_b{size}",
         units=y.size // row,
