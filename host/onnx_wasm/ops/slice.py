@@ -11,11 +11,18 @@ from ..registry import op
 from ._copy import Dim, collapse, copy, normal_axes, strides
 
 
+def _places(extent: int, start: int, end: int, step: int) -> range:
+    # Python clamps bounds as ONNX does, except a start before the first element when going backwards.
+    if step < 0 and start < -extent:
+        start = 0
+    return range(extent)[start:end:step]
+
+
 def fold_slice(x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
     for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         axis = i if axes is None else int(axes[i])
-        places = range(x.shape[axis])[start : end : 1 if steps is None else int(steps[i])]
-        x = np.take(x, np.array(places, np.int64), axis)
+        picked = _places(x.shape[axis], start, end, 1 if steps is None else int(steps[i]))
+        x = np.take(x, np.array(picked, np.int64), axis)
     return x
 
 
@@ -51,8 +58,7 @@ def _slice(
         cx.fail(f"steps {steps} hold a 0")
     picked = [range(d) for d in x.shape]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # Python clamps bounds as ONNX does, with the end before the first element for negative steps.
-        picked[axis] = picked[axis][start:end:step]
+        picked[axis] = _places(x.shape[axis], start, end, step)
     return pick(cx, x, picked)
 
 
