@@ -183,7 +183,7 @@ def test_split_forms(harness: Harness) -> None:
 def test_split_errors() -> None:
     cx, x = Context(), Value((4, 6), dtypes.F32)
     cx.node.outputs = ("a", "b", "c")
-    with pytest.raises(ShapeError, match="axis 0 of .* does not divide into 3"):
+    with pytest.raises(ShapeError, match=r"axis 0 of .* does not divide into 3"):
         split_1(cx, x)
     with pytest.raises(ShapeError, match=r"\[2, 3\] do not add up to the 4"):
         split_13(cx, x, np.array([2, 3]))

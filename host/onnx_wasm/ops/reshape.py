@@ -19,19 +19,20 @@ def fold_reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
 @op("Reshape", since=5, host=("shape",), fold=fold_reshape)
 def reshape(cx: Context, x: Value, shape: Array, *, allowzero: int = 0) -> Value:
     """0 keeps the extent of that axis (unless ``allowzero``, since opset 14), one -1 takes what is left."""
-    target = [int(d) for d in shape.reshape(-1)]
-    for i, d in enumerate(target):
+    asked = [int(d) for d in shape.reshape(-1)]
+    target = asked.copy()
+    for i, d in enumerate(asked):
         if d == 0 and not allowzero:
             if i >= x.rank:
-                cx.fail(f"shape {target} keeps axis {i}, but {x} has rank {x.rank}")
+                cx.fail(f"shape {asked} keeps axis {i}, but {x} has rank {x.rank}")
             target[i] = x.shape[i]
     if target.count(-1) == 1:
         rest = -math.prod(target)
         if rest == 0 or x.size % rest:
-            cx.fail(f"{x} of {x.size} elements cannot take shape {target}")
+            cx.fail(f"{x} of {x.size} elements cannot take shape {asked}")
         target[target.index(-1)] = x.size // rest
     if min(target, default=0) < 0 or math.prod(target) != x.size:
-        cx.fail(f"{x} of {x.size} elements cannot take shape {target}")
+        cx.fail(f"{x} of {x.size} elements cannot take shape {asked}")
     return cx.alias(x, target)
 
 
