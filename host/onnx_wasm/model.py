@@ -99,7 +99,7 @@ class Initializer:
 
     def array(self) -> Array:
         """The contents in numpy's type for the element (packed bytes below 8 bits), C-contiguous."""
-        if self.dtype.bits < 8:
+        if 0 < self.dtype.bits < 8:
             return self._packed()
         try:
             if self._proto.data_location == TensorProto.EXTERNAL:
