@@ -14,7 +14,7 @@ import onnx.backend.test.loader
 import onnxruntime
 from harness import Harness
 from onnx import TensorProto, helper, numpy_helper
-from onnx_wasm import ops, registry
+from onnx_wasm import model, ops, registry
 from onnx_wasm.context import Context
 
 registry.load(ops)
@@ -44,8 +44,8 @@ def onnxruntime_node(op_type: str, inputs: Inputs, opset: int, outputs: int = 1,
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    model = single_node(op_type, inputs, opset, outputs, **attributes)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    proto = single_node(op_type, inputs, opset, outputs, **attributes)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, {f"x{i}": x for i, x in enumerate(inputs) if x is not None})
 
 
@@ -85,20 +85,25 @@ class Case:
     rtol: float
     atol: float
 
-    def run(self, harness: Harness) -> tuple[np.ndarray, ...]:
+    def run(self, harness: Harness, split: int = 1) -> tuple[np.ndarray, ...]:
         """What the registered op computes for it."""
-        (node,) = self.model.graph.node
-        feeds = dict(zip((i.name for i in self.model.graph.input), self.inputs, strict=True))
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
+        node, inputs = self.node
         return run_node(
             harness,
             node.op_type,
-            [feeds.get(n) for n in node.input],
+            inputs,
             self.model.opset_import[0].version,
-            outputs=tuple(node.output),
-            **attributes,
+            outputs=node.outputs,
+            split=split,
+            **node.attributes,
         )
+
+    @property
+    def node(self) -> tuple[model.Node, list[np.ndarray | None]]:
+        """The node, and its inputs."""
+        graph = model.load(self.model.SerializeToString())
+        feeds = dict(zip((i.name for i in graph.inputs), self.inputs, strict=True))
+        return graph.nodes[0], [feeds.get(n) for n in graph.nodes[0].inputs]
 
 
 @functools.cache
@@ -113,12 +118,12 @@ def node_cases(*op_types: str) -> list[Case]:
     """The onnx package's cases that are a single node of one of the operators."""
     cases = []
     for test in _all_cases():
-        model = test.model
-        if model is None or len(model.graph.node) != 1 or model.graph.node[0].op_type not in op_types:
+        proto = test.model
+        if proto is None or len(proto.graph.node) != 1 or proto.graph.node[0].op_type not in op_types:
             continue
         inputs, outputs = test.data_sets[0]
         cases.append(
-            Case(test.name, model, [_array(i) for i in inputs], [_array(o) for o in outputs], test.rtol, test.atol)
+            Case(test.name, proto, [_array(i) for i in inputs], [_array(o) for o in outputs], test.rtol, test.atol)
         )
     return cases
 
