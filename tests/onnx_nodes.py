@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import onnx.backend.test.loader
 import onnxruntime
-from harness import Harness
 from onnx import TensorProto, helper, numpy_helper
+
+from harness import Harness
 from onnx_wasm import model, ops, registry
 from onnx_wasm.context import Context
 

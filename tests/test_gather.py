@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from harness import Harness, KernelStatus
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value

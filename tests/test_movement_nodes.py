@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_nodes import Case, node_cases
 from onnx_wasm import registry

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from harness import Harness
 from onnx import numpy_helper
+
+from harness import Harness
 from onnx_wasm import dtypes, model
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError, UnsupportedModelError

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from harness import Harness
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError

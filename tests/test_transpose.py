@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
