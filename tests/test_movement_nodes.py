@@ -13,13 +13,12 @@ OPS = (
     *("Identity", "Dropout", "Constant", "ConstantOfShape", "Shape", "Size", "Reshape", "Flatten", "Squeeze"),
     *("Unsqueeze", "Expand", "Tile", "Transpose", "Concat", "Split", "Slice", "Gather", "GatherElements", "GatherND"),
     *("Scatter", "ScatterElements", "ScatterND", "Pad", "DepthToSpace", "SpaceToDepth", "Range", "OneHot", "Trilu"),
-    *("CumSum", "EyeLike", "Compress", "ReverseSequence"),
+    *("CumSum", "CumProd", "CenterCropPad", "EyeLike", "Compress", "TensorScatter", "ReverseSequence"),
 )
-# Sequences and optionals are no tensors; dropping at random is training; ranges of half floats are not implemented.
+# Sequences and optionals are no tensors; dropping at random is training.
 SKIPPED = {
     *("test_identity_sequence", "test_identity_opt", "test_training_dropout", "test_training_dropout_default"),
     *("test_training_dropout_mask", "test_training_dropout_default_mask"),
-    *("test_range_float16_type_positive_delta", "test_range_bfloat16_type_positive_delta"),
 }
 CASES = [c for c in node_cases(*OPS) if c.name not in SKIPPED]
 
@@ -45,7 +44,9 @@ def test_node(harness: Harness, case: Case, split: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if form_of(c).fold and not c.name.startswith("test_range_float")], ids=lambda c: c.name
+    "case",
+    [c for c in CASES if form_of(c).fold and c.name.startswith("test_range_int") == c.name.startswith("test_range")],
+    ids=lambda c: c.name,
 )
 def test_fold(case: Case) -> None:
     node, inputs = case.node

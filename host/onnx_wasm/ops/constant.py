@@ -106,7 +106,7 @@ def range_(cx: Context, start: Array, limit: Array, delta: Array, *, stash_type:
         if not math.isfinite(span):
             cx.fail(f"start {first}, limit {last} and delta {step} give no finite count")
         count = max(0, math.ceil(span))
-    if dtype not in (dtypes.I16, dtypes.I32, dtypes.I64, dtypes.F32, dtypes.F64):
+    if dtype not in (dtypes.I16, dtypes.I32, dtypes.I64, dtypes.F32, dtypes.F64, dtypes.F16, dtypes.BF16):
         cx.fail(f"type {dtype} is not implemented", UnsupportedModelError)
     y = cx.out((count,), dtype)
     if count:

@@ -1,4 +1,4 @@
-"""Running sums."""
+"""Running sums and products."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from ._copy import normal_axis
 _KERNELS = {
     dtypes.F32: "f32",
     dtypes.F64: "f64",
+    dtypes.F16: "f16",
+    dtypes.BF16: "bf16",
     dtypes.I32: "i32",
     dtypes.U32: "i32",
     dtypes.I64: "i64",
@@ -34,6 +36,25 @@ def fold_cumsum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) 
 @op("CumSum", since=11, host=("axis",), fold=fold_cumsum)
 def cumsum(cx: Context, x: Value, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Value:
     """Sums of the elements up to each place, from the end if ``reverse``, without its own if ``exclusive``."""
+    return _running(cx, "cumsum", x, axis, exclusive, reverse)
+
+
+def fold_cumprod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    lanes = np.moveaxis(x, int(axis.reshape(-1)[0]), 0)
+    lanes = np.flip(lanes, 0) if reverse else lanes
+    if exclusive:
+        lanes = np.concatenate([np.ones_like(lanes[:1]), lanes[:-1]])
+    total: Array = np.cumprod(lanes, 0, dtype=x.dtype)
+    return np.moveaxis(np.flip(total, 0) if reverse else total, 0, int(axis.reshape(-1)[0]))
+
+
+@op("CumProd", since=26, host=("axis",), fold=fold_cumprod)
+def cumprod(cx: Context, x: Value, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Value:
+    """As CumSum, with products."""
+    return _running(cx, "cumprod", x, axis, exclusive, reverse)
+
+
+def _running(cx: Context, family: str, x: Value, axis: Array, exclusive: int, reverse: int) -> Value:
     at = normal_axis(cx, int(axis.reshape(-1)[0]), x.rank)
     kernel = _KERNELS.get(x.dtype)
     if kernel is None:
@@ -41,7 +62,7 @@ def cumsum(cx: Context, x: Value, axis: Array, *, exclusive: int = 0, reverse: i
     y = cx.out(x.shape, x.dtype, reuse=(x,))
     if y.size:
         cx.emit(
-            f"cumsum_{kernel}",
+            f"{family}_{kernel}",
             units=x.size // x.shape[at],
             x=x,
             y=y,

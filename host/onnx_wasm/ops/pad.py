@@ -62,6 +62,18 @@ def pad(
     return _pad(cx, x, [int(p) for p in pads.reshape(-1)], where, mode, constant_value)
 
 
+@op("CenterCropPad", since=18, host=("shape",))
+def center_crop_pad(cx: Context, x: Value, shape: Array, *, axes: Sequence[int] | None = None) -> Value:
+    """The middle of each axis, or the axis in the middle of zeros, to the extents asked for."""
+    where = range(x.rank) if axes is None else normal_axes(cx, axes, x.rank)
+    target = [int(d) for d in shape.reshape(-1)]
+    if len(target) != len(where):
+        cx.fail(f"shape {target} needs an extent for each of {len(where)} axes of {x}")
+    more = [t - x.shape[a] for t, a in zip(target, where, strict=True)]
+    before = [m // 2 if m > 0 else -(-m // 2) for m in more]
+    return _pad(cx, x, before + [m - b for m, b in zip(more, before, strict=True)], where, "constant", None)
+
+
 def _pad(cx: Context, x: Value, pads: list[int], where: Sequence[int], mode: str, value: Value | None) -> Value:
     if mode not in MODES:
         cx.fail(f"mode {mode!r} is none of {', '.join(MODES)}")

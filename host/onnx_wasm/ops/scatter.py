@@ -19,6 +19,8 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 _REDUCED = (
     dtypes.F32,
     dtypes.F64,
+    dtypes.F16,
+    dtypes.BF16,
     dtypes.I8,
     dtypes.U8,
     dtypes.I16,
@@ -119,5 +121,47 @@ def scatter_nd(cx: Context, x: Value, indices: Value, updates: Value, *, reducti
             run=math.prod(x.shape[depth:]) * size,
             axes=tuple_axes(x.shape, 0, depth, size),
             **mode,
+        )
+    return y
+
+
+@op("TensorScatter", since=24)
+def tensor_scatter(
+    cx: Context,
+    past_cache: Value,
+    update: Value,
+    write_indices: Value | None = None,
+    *,
+    axis: int = -2,
+    mode: str = "linear",
+) -> Value:
+    """The cache with updates from a place of each batch on; in mode "circular" they go on at the start of the axis."""
+    at = normal_axis(cx, axis, past_cache.rank)
+    shape, n = past_cache.shape, update.shape[at] if at < update.rank else 0
+    if (
+        at == 0
+        or update.dtype != past_cache.dtype
+        or update.shape != (*shape[:at], n, *shape[at + 1 :])
+        or n > shape[at]
+    ):
+        cx.fail(f"{update} does not fit {past_cache} along axis {at}")
+    if write_indices is not None and (write_indices.dtype is not dtypes.I64 or write_indices.shape != shape[:1]):
+        cx.fail(f"{write_indices} must be int64{list(shape[:1])}")
+    if mode not in ("linear", "circular"):
+        cx.fail(f"mode {mode!r} is neither 'linear' nor 'circular'")
+    y = cx.out(shape, past_cache.dtype, reuse=(past_cache,))
+    copy_flat(cx, past_cache, y)
+    if update.size:
+        cx.emit(
+            "tensor_scatter",
+            units=math.prod(update.shape[: at + 1]),
+            updates=update,
+            first=write_indices,
+            y=y,
+            mid=math.prod(shape[1:at]),
+            n=n,
+            axis=shape[at],
+            run=math.prod(shape[at + 1 :]) * width(cx, update),
+            circular=int(mode == "circular"),
         )
     return y
