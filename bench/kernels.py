@@ -1,4 +1,4 @@
-"""GFLOP/s of the matrix kernels, one record at a time: python bench/kernels.py [gemm|gemv|resnet50|squeezenet|depthwise]
+"""GFLOP/s of the matrix kernels, one record at a time.
 
 Run it with PYTHONPATH=host. The least of several runs counts. --prototype PATH adds the ratio to a program that defines
 module() as WAT text with an exported gemm(A, B, C, M, N, K, bufA, bufB, tmp, prepacked), --numpy the ratio to numpy.

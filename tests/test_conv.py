@@ -200,6 +200,9 @@ ACTIVATIONS = [
     (Activation.CLIP, -0.5, 0.75, lambda v: np.clip(v, -0.5, 0.75)),
     (Activation.HARD_SIGMOID, 0.2, 0.5, lambda v: np.clip(v * np.float32(0.2) + np.float32(0.5), 0, 1)),
     (Activation.HARD_SWISH, 1 / 6, 0.5, lambda v: v * np.clip(v * np.float32(1 / 6) + np.float32(0.5), 0, 1)),
+    (Activation.SIGMOID, 0.0, 0.0, lambda v: 1 / (1 + np.exp(-v))),
+    (Activation.TANH, 0.0, 0.0, np.tanh),
+    (Activation.SILU, 0.0, 0.0, lambda v: v / (1 + np.exp(-v))),
 ]
 SHAPES = [
     ((2, 6, 5, 5), (8, 6, 3, 3), {}),

@@ -73,13 +73,13 @@ def test_strict_variant(strict_harness: Harness, m: int, weights: tuple[int, ...
 
 @pytest.mark.parametrize("weights", [(), (1,), (1, 2)], ids=["computed", "constant B", "constant B, C"])
 @pytest.mark.parametrize("transposed", [(0, 0), (0, 1), (1, 0), (1, 1)])
-@pytest.mark.parametrize("c_shape", [None, (), (1,), (21,), (1, 21), ("m", 1), ("m", 21)])
+@pytest.mark.parametrize("c_shape", [None, (), (1,), ("n",), (1, "n"), ("m", 1), ("m", "n")])
 def test_gemm(
     harness: Harness, transposed: tuple[int, int], c_shape: tuple[int, ...] | None, weights: tuple[int, ...]
 ) -> None:
-    for m in (1, 6, 70):
-        a, b = normal(m, 267), normal(267, 21, seed=1)
-        c = None if c_shape is None else normal(*(m if d == "m" else d for d in c_shape), seed=2)
+    for m, n in ((1, 21), (6, 21), (70, 21), (70, 1)):
+        a, b = normal(m, 267), normal(267, n, seed=1)
+        c = None if c_shape is None else normal(*({"m": m, "n": n}.get(d, d) for d in c_shape), seed=2)
         expected = np.float32(0.5) * (a.astype(np.float64) @ b) + np.float32(0.25) * (0 if c is None else c)
         inputs = [a.T.copy() if transposed[0] else a, b.T.copy() if transposed[1] else b, c]
         attributes = {"transA": transposed[0], "transB": transposed[1], "alpha": 0.5, "beta": 0.25}
@@ -141,7 +141,7 @@ def test_nan_stays_in_its_row_and_column(harness: Harness, weights: tuple[int, .
 
 
 @pytest.mark.parametrize("m", [1, 70])
-@pytest.mark.parametrize("n", [8, 21])
+@pytest.mark.parametrize("n", [1, 8, 21])
 def test_fusion(harness: Harness, m: int, n: int) -> None:
     a, b, residual, bias = normal(m, 300), normal(300, n), normal(m, n, seed=2), normal(n, seed=3)
 

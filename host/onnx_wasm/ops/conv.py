@@ -148,7 +148,7 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     (_, k_h, k_w), (_, s_h, _), o_w = g.kernel, g.strides, g.output[2]
     kc, length, lines = split_k(k), positions, 0
     patches = PATCHES_IMAGE if pointwise else PATCHES_ROWS
-    if not pointwise and g.output[0] == g.kernel[0] == 1 and 1 < k_h and k_w <= 16 and taps <= BLOCK_K:
+    if not pointwise and g.output[0] == g.kernel[0] == 1 and k_h > 1 and k_w <= 16 and taps <= BLOCK_K:
         patches = PATCHES_LINES
         # Whole channels, so that no lines are made twice.
         channels_a_block = -(-channels // -(-k // (BLOCK_K + BLOCK_K // 4)))

@@ -20,6 +20,8 @@ BLOCK_M = 128
 BLOCK_N = 256
 BLOCK_N_PACKED = 1024
 TILE_BYTES = 128
+# How gemm_f32 finds its second operand.
+LAYOUT_PANELS, LAYOUT_ROWS, LAYOUT_TRANSPOSED, LAYOUT_COLUMN = range(4)
 
 _PLAIN = (F64, I32, U32, I64, U64)
 
@@ -135,19 +137,23 @@ def _emit(
     if a.dtype != F32:
         _emit_plain(cx, a, b, y, m, k, n, matrices, batch, trans_a, trans_b, alpha, c, beta, c_strides)
         return y
-    layout, operand, b_bytes = 2 if trans_b else 1, b, k * n * 4
-    if b.const and k:
-        layout, operand, b_bytes = 0, pack_columns(cx, b, k, n, trans_b, alpha), k * 32 * -(-n // 8)
+    operand, b_bytes = b, k * n * 4
+    if n == 1 and m > 1 and not trans_a:
+        layout = LAYOUT_COLUMN
+    elif b.const and k:
+        layout, operand, b_bytes = LAYOUT_PANELS, pack_columns(cx, b, k, n, trans_b, alpha), k * 32 * -(-n // 8)
+    else:
+        layout = LAYOUT_TRANSPOSED if trans_b else LAYOUT_ROWS
     kc = split_k(k) if m > 1 else max(k, 4)
     block_m = min(BLOCK_M, -(-m // 4) * 4)
-    block_n = BLOCK_N_PACKED if layout == 0 else min(BLOCK_N, -(-n // 8) * 8)
+    block_n = BLOCK_N_PACKED if layout == LAYOUT_PANELS else min(BLOCK_N, -(-n // 8) * 8)
     scratch = TILE_BYTES + block_m * kc * 4
-    if layout:
+    if layout in (LAYOUT_ROWS, LAYOUT_TRANSPOSED):
         if m == 1:
             # All of k at once, so fewer columns.
             block_n = min(block_n, max(8, 65536 // (kc * 4) // 8 * 8))
         scratch += block_n // 8 * (kc * 32 + 64)
-    by_rows = m >= 2 * 32 or matrices >= 8
+    by_rows = m >= 2 * 32 or matrices >= 8 or layout == LAYOUT_COLUMN
     unit = 64
     if by_rows:
         unit = 32 if matrices < 8 else -(-m // 4) * 4
