@@ -99,7 +99,7 @@ def ulp_error(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
         finite = np.isfinite(rounded) & np.isfinite(got)
         magnitude = np.maximum(np.abs(np.where(finite, exact, 1)), float(info.smallest_normal))
         unit = np.exp2(np.floor(np.log2(magnitude)) - info.nmant)
-        distance = np.abs(got.astype(np.float64) - exact) / unit
+        distance = np.abs(got.astype(exact.dtype) - exact) / unit
         same = (np.isnan(rounded) & np.isnan(got)) | (rounded == got)
         wrong_zero = (exact == 0) & (got == 0) & (np.signbit(exact) != np.signbit(got))
         return np.where(finite & ~wrong_zero, distance, np.where(same & ~wrong_zero, 0, np.inf))

@@ -15,7 +15,17 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.where(x < 0, e, 1) / (1 + e)
 
 
-FUNCTIONS = {"Exp": np.exp, "Log": np.log, "Tanh": np.tanh, "Sigmoid": sigmoid, "Erf": erf}
+FUNCTIONS = {
+    "Exp": np.exp,
+    "Log": np.log,
+    "Tanh": np.tanh,
+    "Sigmoid": sigmoid,
+    "Erf": erf,
+    "Sin": np.sin,
+    "Cos": np.cos,
+    "Tan": np.tan,
+}
+LONG = ["Exp", "Log", "Tanh", "Sigmoid", "Erf"]
 
 
 @pytest.fixture(params=["relaxed", "strict"])
@@ -54,6 +64,38 @@ def test_pow_f32_within_one_ulp_over_the_whole_range(either: Harness) -> None:
         error = ulp_error(got, np.power(x.astype(np.float64), y.astype(np.float64)))
     worst = int(np.argmax(error))
     assert error[worst] <= 1, f"{x[worst]!r} ** {y[worst]!r} = {got[worst]!r}: {error[worst]:.2f} ulp"
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_f64_within_a_few_ulp(either: Harness, name: str) -> None:
+    rng = np.random.default_rng(2)
+    special = [0, 1, np.inf, 5e-324, 2.3e-308, 1.7e308, 709.78, 709.79, 745.1, 745.2, 0.9, 2.35, 6, 0.55]
+    bits = rng.integers(0, 2**64, 20_000, dtype=np.uint64).view(np.float64)
+    near = [rng.normal(0, s, 20_000) for s in (0.1, 1, 10, 300)]
+    x = np.concatenate([special, np.negative(special), [np.nan], *near, bits[~np.isnan(bits)]])
+    if name == "Log":
+        x = np.concatenate([x, 1 + rng.normal(0, 1e-8, 20_000)])
+    wide = x.astype(np.longdouble)
+    with np.errstate(all="ignore"):
+        exact = FUNCTIONS[name](wide) if name != "Erf" else erf(x)
+        error = ulp_error(either.op(lower(name), [x]), exact)
+    worst = int(np.argmax(error))
+    # math.erf is itself off by up to an ulp.
+    assert error[worst] <= (3 if name == "Erf" else 2), f"{name}({x[worst]!r}): {error[worst]:.2f} ulp"
+
+
+def test_pow_f64(either: Harness) -> None:
+    rng = np.random.default_rng(3)
+    special = np.array([0, 1, 2, 3, 0.5, 5e-324, 1.7e308, np.inf, np.nan, 1.5, 1023, 1024, 1074, 2.0**53, 2.0**54])
+    special = np.concatenate([special, -special])
+    x = np.concatenate(
+        [np.repeat(special, special.size), np.exp(rng.normal(0, 30, 9999)), np.exp(rng.normal(0, 1e-3, 9999))]
+    )
+    y = np.concatenate([np.tile(special, special.size), rng.normal(0, 15, 9999), rng.normal(0, 3e5, 9999)])
+    with np.errstate(all="ignore"):
+        error = ulp_error(either.op(lower("Pow"), [x, y]), np.power(x.astype(np.longdouble), y.astype(np.longdouble)))
+    worst = int(np.argmax(error))
+    assert error[worst] <= 2, f"{x[worst]!r} ** {y[worst]!r}: {error[worst]:.2f} ulp"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -34,7 +34,8 @@ def _cast(cx: Context, x: Value, target: DType) -> Value:
     _elementwise.require(cx, x, _TYPES)
     if target.short not in _TYPES:
         cx.fail(f"a cast from {x.dtype} to {target} is not supported", UnsupportedModelError)
-    return _elementwise.cast(cx, x, target)
+    y = _elementwise.cast(cx, x, target)
+    return cx.alias(x, x.shape) if y is x else y
 
 
 @op("Cast", since=6, fold=_fold)
