@@ -117,8 +117,17 @@ def _shape(x: Value, axes: list[Axis]) -> list[int]:
     return [*x.shape[:2], *(a.out for a in axes)]
 
 
-def _units(y: Value, w: Axis) -> int:
-    return y.size // w.out
+def _by_rows(cx: Context, kernel: str, x: Value, y: Value, axes: list[Axis], **more: Any) -> None:
+    """Emit a kernel that reduces the rows of each window into a padded row, and that along its length."""
+    (d, h, w), args = _geometry(cx, axes)
+    item = x.dtype.itemsize
+    # Up to a vector of outputs more than there are is made, with all their taps; a vector may be stored past the end.
+    taps = (w.out + 16 // item) * w.stride + w.kernel * w.dilation
+    row = (max(w.begin + w.size, taps) * item + 16 + 32 + 63) & ~63
+    units = y.size // (w.out * h.out)
+    if "include" in more:
+        more |= {f"e{n}": a.size + a.end for n, a in zip("dhw", (d, h, w), strict=True)}
+    cx.emit(kernel, units=units, x=x, y=y, scratch=cx.scratch(units * row), row=row, **args, **more)
 
 
 @op("MaxPool")
@@ -140,17 +149,17 @@ def max_pool(
     y = cx.out(_shape(x, axes), x.dtype)
     indices = cx.out(y.shape, I64) if len(cx.node.outputs) > 1 and cx.node.outputs[1] else None
     if y.size:
-        (_, _, w), args = _geometry(cx, axes)
         if indices is None:
-            cx.emit(f"maxpool_{x.dtype.short}", units=_units(y, w), x=x, y=y, **args)
+            _by_rows(cx, f"maxpool_{x.dtype.short}", x, y, axes)
         else:
+            (_, _, w), args = _geometry(cx, axes)
             sizes = x.shape[2:]
             places = _placed(cx, axes)
             steps = [math.prod(sizes[:i] if storage_order else sizes[i + 1 :]) for i in places]
             md, mh, mw = [0] * (3 - len(steps)) + steps
             cx.emit(
                 f"maxpool_{x.dtype.short}_indices",
-                units=_units(y, w),
+                units=y.size // w.out,
                 x=x,
                 y=y,
                 indices=indices,
@@ -182,9 +191,7 @@ def average_pool(
         return _global(cx, "ReduceMean", x)
     y = cx.out(_shape(x, axes), x.dtype)
     if y.size:
-        (d, h, w), args = _geometry(cx, axes)
-        ends: dict[str, Any] = {f"e{n}": a.size + a.end for n, a in zip("dhw", (d, h, w), strict=True)}
-        cx.emit(f"averagepool_{x.dtype.short}", units=_units(y, w), x=x, y=y, **args, include=count_include_pad, **ends)
+        _by_rows(cx, f"averagepool_{x.dtype.short}", x, y, axes, include=count_include_pad)
     return y
 
 
@@ -212,7 +219,7 @@ def _lp_pool(cx: Context, x: Value, axes: list[Axis], p: int) -> Value:
     y = cx.out(_shape(x, axes), x.dtype)
     if y.size:
         (_, _, w), args = _geometry(cx, axes)
-        cx.emit(f"lppool_{x.dtype.short}", units=_units(y, w), x=x, y=y, **args, power=p)
+        cx.emit(f"lppool_{x.dtype.short}", units=y.size // w.out, x=x, y=y, **args, power=p)
     return y
 
 
