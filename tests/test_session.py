@@ -108,7 +108,7 @@ def test_plans_are_kept_by_input_shape(runtime: ort.Runtime) -> None:
             assert got.shape == (batch, 8)
             if batch:
                 np.testing.assert_allclose(got, graphs.native(data, {"x": x})["y"], rtol=1e-4, atol=1e-6)
-        assert len(session._executables) == 2
+        assert len(session._programs) == 2
     assert runtime.memory().used == 0
 
 

@@ -28,7 +28,8 @@ from .errors import (
     UnsupportedModelError,
 )
 from .heap import Block, Growth, MemoryInfo, Runtime, default_runtime, memory
-from .session import InferenceSession, PlanInfo, ProfileEvent, SessionOptions, ValueMetadata
+from .program import ProfileEvent
+from .session import InferenceSession, PlanInfo, SessionOptions, ValueMetadata
 from .tensor import Tensor
 
 __version__ = "0.1.0"

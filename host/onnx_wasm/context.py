@@ -8,12 +8,26 @@ is allocated and nothing runs. Addresses are filled in later, by the plan.
         y = cx.out(x.shape, x.dtype, reuse=(x,))
         cx.emit(f"relu_{x.dtype.short}", units=cx.chunks(y), x=x, y=y, n=y.size)
         return y
+
+An op that must know contents which only a run can tell is a generator. It yields the value, and gets its contents as an
+array; what it emitted before has then been run:
+
+    @op("NonZero", since=9)
+    def nonzero(cx: Context, x: Value) -> Steps:
+        count = cx.out((1,), dtypes.I64)
+        cx.emit("count_nonzero", x=x, count=count, n=x.size)
+        (n,) = yield count
+        ...
+        return y
+
+Of what it computed before the yield it must then use only its inputs, the value, and what it listed with it:
+``yield count, [other]``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -22,8 +36,8 @@ from numpy.typing import NDArray
 
 from .dtypes import DType
 from .dtypes import from_numpy as dtype_from_numpy
-from .errors import OnnxWasmError, ShapeError
-from .model import Initializer, Node
+from .errors import HeapMemoryError, OnnxWasmError, ShapeError
+from .model import Graph, Initializer, Node
 
 Array = NDArray[Any]
 Arg = "Value | int | float | Sequence[int] | None"
@@ -31,6 +45,7 @@ Made = TypeVar("Made")
 
 # Elements per work unit of a flat elementwise kernel.
 CHUNK = 4096
+_ADDRESSES = 1 << 32
 
 
 class Value:
@@ -100,6 +115,44 @@ class Value:
         return f"Value({self.name or '?'}: {self.dtype}{list(self.shape)})"
 
 
+@dataclass(frozen=True, eq=False)
+class TensorSequence:
+    """A sequence of tensors; the host holds it, its elements are values like any other."""
+
+    elements: tuple[Value, ...]
+    dtype: DType | None = None
+    """The element type of an empty sequence, where it is known."""
+
+
+class EmptyOptional:
+    """An optional without a value; one with a value is just that value."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostView:
+    """A graph output that is no tensor of numbers: made by the host, after the run, from tensors.
+
+    ``convert`` gets their contents and may look up and arrange, not calculate.
+    """
+
+    sources: tuple[Value, ...]
+    convert: Callable[..., Any]
+
+
+Item = Value | TensorSequence | EmptyOptional | HostView
+"""What a name in a graph can stand for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """What a control-flow op yields to have a graph run inside its own; the yield answers its outputs."""
+
+    graph: Graph
+    inputs: Sequence[Item]
+    keep: Sequence[Item] = ()
+    """What the op still needs afterwards, apart from its inputs."""
+
+
 @dataclass(eq=False)
 class Record:
     """One record of the tape to be: a kernel, its arguments by name, the node it works for."""
@@ -130,6 +183,11 @@ class Recipe:
     made: list[Value] = field(default_factory=list)
 
 
+Request = Value | tuple[Value, Sequence[Item]] | Subgraph
+Steps = Generator[Request, Any, Any]
+"""What an op that is a generator returns."""
+
+
 class NeedsValueError(Exception):
     """Lowering must know the contents of a value that only a run can tell."""
 
@@ -152,8 +210,8 @@ class Context:
         self.node = Node()
         self.opset = 0
         self.records: list[Record] = []
-        self.values: list[Value] = []
-        """Every value that the tape computes, in order of creation."""
+        self.observed: dict[Value, Array] = {}
+        """Contents that a run has told, of values in the run so far."""
         # Constants made of constants, kept for the session: they do not change between shapes.
         self._derived = {} if derived is None else derived
         self._evaluate = evaluate
@@ -169,6 +227,10 @@ class Context:
         value.reuse = tuple(reuse)
         if any(d < 0 for d in value.shape):
             self.fail(f"output shape {list(shape)} has a negative dimension")
+        if value.nbytes >= _ADDRESSES:
+            self.fail(
+                f"output {value.dtype}{list(shape)} needs {value.nbytes:,} bytes; memory ends at 4 GiB", HeapMemoryError
+            )
         self._add(value)
         return value
 
@@ -182,8 +244,6 @@ class Context:
         if self._recipe is not None:
             value.const, value.recipe = True, self._recipe
             self._recipe.made.append(value)
-        else:
-            self.values.append(value)
 
     def alias(self, x: Value, shape: Sequence[int], dtype: DType | None = None, *, offset: int = 0) -> Value:
         """The same memory under another shape (or type of the same width), from ``offset`` bytes on."""
@@ -211,6 +271,8 @@ class Context:
         """
         if x.known is not None:
             return x.known
+        if x in self.observed:
+            return self.observed[x]
         if x.const and x.source is not None and x.offset == 0 and x.size == x.root.size:
             return x.source.array().reshape(x.shape)
         if x.const and self._evaluate is not None:
@@ -229,7 +291,7 @@ class Context:
             self.records.append(record)
         return record
 
-    def derived(self, key: str, sources: Sequence[Value], make: Callable[[], Made]) -> Made:
+    def derived(self, key: Hashable, sources: Sequence[Value], make: Callable[[], Made]) -> Made:
         """What ``make`` emits and returns, once per session if all ``sources`` are constants.
 
         For packed weights and folded constants: with constant sources the records run when the session first needs

@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import struct
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,15 @@ class Instance:
         """Where byte 0 of the memory lies in this process. Growth never moves it."""
         self.calls = 0
         """Calls into the module so far."""
+        # The finaliser alone keeps the store alive: in a cycle of garbage the store's own could run before the last
+        # call of somebody else's.
+        self._life = _Life()
+        self._finalizer = weakref.finalize(self, _end, self._life, self._store, self._memory)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the memory is gone."""
+        return self._life.over
 
     def memory_size(self) -> int:
         """Bytes of linear memory now."""
@@ -182,12 +192,15 @@ class Instance:
         pack = struct.Struct("<" + "".join(_RAW[p] for p in params)).pack_into
         unsigned = ctypes.c_uint32.from_buffer(raw)
         integers = "d" not in params and "I" not in params
+        life = self._life
 
         def invoke(*values: Any, _keep: Any = (self._store, func, function, raw, trap)) -> int:
             if integers:
                 pack(raw, 0, *[v & 0xFFFFFFFF for v in values])
             else:
                 pack(raw, 0, *[v if k != "i" else v & 0xFFFFFFFF for v, k in zip(values, params, strict=True)])
+            if life.over:
+                raise EngineError(f"{name}: the instance is closed")
             self.calls += 1
             error = call(*args)
             if error:
@@ -203,8 +216,22 @@ class Instance:
     def close(self) -> None:
         """Drop the store and the memory: the process gets its pages back."""
         self._exports = None  # type: ignore[assignment]
-        self._store.close()
-        self._memory.close()
+        self._finalizer()
+
+
+class _Life:
+    """Whether an instance's store is closed; outlives the instance."""
+
+    __slots__ = ("over",)
+
+    def __init__(self) -> None:
+        self.over = False
+
+
+def _end(life: _Life, store: wasmtime.Store, memory: _SharedMemory) -> None:
+    life.over = True
+    store.close()
+    memory.close()
 
 
 def _trap_error(trap: wasmtime.Trap) -> TrapError:

@@ -253,7 +253,7 @@ class Runtime:
     def _drain(self) -> None:
         while self._pending:
             block = self._pending.popleft()
-            if block.holders or block.leases or self._closed:
+            if block.holders or block.leases or self.closed:
                 continue
             self._release(block)
 
@@ -282,7 +282,7 @@ class Runtime:
 
     def find_block(self, array: Array) -> tuple[Block, int] | None:
         """The block that a C-contiguous array lies in, and the offset in it, if it lies in this heap."""
-        if self._closed or not array.nbytes or not array.flags.c_contiguous:
+        if self.closed or not array.nbytes or not array.flags.c_contiguous:
             return None
         address = array.__array_interface__["data"][0] - self._instance.address
         if not 0 <= address < 1 << 32:
@@ -299,7 +299,7 @@ class Runtime:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._closed or self._instance.closed
 
     @property
     def calls(self) -> int:
@@ -365,11 +365,11 @@ class Runtime:
 
     def cancel(self) -> None:
         """Stop the run that another thread has under way; it raises CancelledError."""
-        if not self._closed:
+        if not self.closed:
             self._words[CANCEL // 4] = 1
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise DisposedError("the runtime is closed")
 
     def close(self) -> None:
@@ -403,11 +403,19 @@ class Runtime:
 
     # What sessions share. The gate must be held.
 
-    def _reserve_arena(self, nbytes: int) -> int:
-        """Address of the arena, made large enough: runs are serial, so all plans use one."""
-        if self._arena is None or self._arena.nbytes < nbytes:
-            self._release_arena()
+    def _reserve_arena(self, nbytes: int, *, keep: bool = False) -> int:
+        """Address of the arena, made large enough: runs are serial, so all plans use one. With ``keep`` its contents
+        come along when it moves."""
+        old = self._arena
+        if old is None or old.nbytes < nbytes:
+            if not keep:
+                self._release_arena()
             self._arena = self._allocate(nbytes, "activations", "arena")
+            if keep and old is not None:
+                to, start = self._arena.address, old.address
+                self._bytes[to : to + old.nbytes] = self._bytes[start : start + old.nbytes]
+                self._release(old)
+        assert self._arena is not None
         return self._arena.address
 
     def _release_arena(self) -> None:
@@ -427,6 +435,10 @@ class Runtime:
     def _execute(self, start: int, end: int) -> int:
         """Run the records in [start, end); the status, or TrapError. The gate must be held."""
         return self._run(start, end)
+
+    def _uncancel(self) -> None:
+        """Forget a cancellation that came when nothing ran."""
+        self._words[CANCEL // 4] = 0
 
     def _fault(self) -> tuple[int, int, int, int, int]:
         """Status, record address, offending value and its range, of the run that just failed."""

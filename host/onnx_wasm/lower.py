@@ -1,30 +1,43 @@
 """From a graph and concrete input shapes to records: every node's op is asked to describe its work.
 
-What does not depend on shapes is kept between calls in a `LoweringCache`: weights, constants made of
-weights, and which form of an op each node takes.
+Lowering is a generator. Where a shape or a branch depends on contents that only a run can tell, it yields that value;
+the records up to there are a *segment*, which is run, and the value's contents are sent in. What does not depend on
+shapes is kept between lowerings: weights, constants made of weights, and which form of an op each node takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import defs
 
 from . import ops, registry
-from .context import Context, NeedsValueError, Value
-from .dtypes import DType
-from .errors import InvalidModelError, ShapeError, UnsupportedModelError
+from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
+from .dtypes import STRING
+from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
+from .functions import body_of, check_opset, has_body
 from .model import Graph, Initializer, Node
 from .registry import OpDef
 
 Array = NDArray[Any]
 # Integer tensors up to this size take part in shape arithmetic on the host.
 MAX_KNOWN = 4096
-_OLDEST_OPSET = 7
+Asking = Generator[Value, Array, Any]
+
+
+@dataclass(eq=False)
+class Prepared:
+    """What lowering keeps of a graph between shapes."""
+
+    graph: Graph
+    forms: list[OpDef | None]
+    """By node; None for one that is expanded into its function's body."""
+    uses: Mapping[str, int]
+    weights: dict[str, Value] = field(default_factory=dict)
+    needed: dict[tuple[str, ...], tuple[list[Node], dict[str, int]]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -32,20 +45,17 @@ class LoweringCache:
     """What lowering keeps for a session."""
 
     graph: Graph
-    forms: list[OpDef]
-    uses: Mapping[str, int]
-    weights: dict[str, Value] = field(default_factory=dict)
+    prepared: dict[Graph, Prepared] = field(default_factory=dict)
     derived: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    needed: dict[tuple[str, ...], list[Node]] = field(default_factory=dict)
+    bodies: dict[tuple[Any, ...], Graph] = field(default_factory=dict)
 
-
-@dataclass(eq=False)
-class Lowered:
-    """The records of one graph at one set of input shapes."""
-
-    context: Context
-    inputs: dict[str, Value]
-    outputs: dict[str, Value]
+    def of(self, graph: Graph) -> Prepared:
+        """What is kept of one graph."""
+        found = self.prepared.get(graph)
+        if found is None:
+            found = Prepared(graph, [_form(n, graph) for n in graph.nodes], graph.uses())
+            self.prepared[graph] = found
+        return found
 
 
 def load_ops() -> None:
@@ -56,159 +66,342 @@ def load_ops() -> None:
 def prepare(graph: Graph) -> LoweringCache:
     """Look up every node's op. Raises UnsupportedModelError that lists all that is missing."""
     load_ops()
-    missing = dict.fromkeys(_missing(graph, graph.opsets, root=True))
+    missing = dict.fromkeys([*check_opset(graph), *_missing(graph)])
     if missing:
         raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}")
-    forms = [_form(node, graph.opsets) for node in graph.nodes]
-    _check_order(graph)
-    return LoweringCache(graph, [f for f in forms if f is not None], graph.uses())
+    _check_order(graph, set())
+    return LoweringCache(graph)
 
 
-def _form(node: Node, opsets: Mapping[str, int]) -> OpDef | None:
-    return registry.find(node.domain, node.op_type, opsets.get(node.domain, 0))
+def _form(node: Node, graph: Graph) -> OpDef | None:
+    return registry.find(node.domain, node.op_type, graph.opsets.get(node.domain, 0))
 
 
-def _missing(graph: Graph, opsets: Mapping[str, int], *, root: bool = False) -> Iterable[str]:
-    newest = defs.onnx_opset_version()
-    opset = opsets.get("", newest)
-    if root and not _OLDEST_OPSET <= opset <= newest:
-        yield f"opset {opset} of domain ai.onnx (supported: {_OLDEST_OPSET} to {newest})"
+def _missing(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         domain = node.domain or "ai.onnx"
-        if node.domain not in opsets:
+        function = graph.functions.get((node.domain, node.op_type))
+        if function is not None:
+            yield from _missing(function)
+        elif node.domain not in graph.opsets:
             yield f"{domain}::{node.op_type} (the model imports no opset of {domain})"
-        elif _form(node, opsets) is None:
-            yield f"{domain}::{node.op_type} (opset {opsets[node.domain]})"
-        for attribute in node.attributes.values():
-            for inner in attribute if isinstance(attribute, tuple) else (attribute,):
-                if isinstance(inner, Graph):
-                    yield from _missing(inner, opsets)
+        elif _form(node, graph) is None and not has_body(node, graph.opsets):
+            yield f"{domain}::{node.op_type} (opset {graph.opsets[node.domain]})"
+        for inner in node.subgraphs():
+            yield from _missing(inner)
 
 
-def _check_order(graph: Graph) -> None:
-    defined = {i.name for i in graph.inputs} | set(graph.initializers)
+def _check_order(graph: Graph, outer: set[str]) -> None:
+    defined = outer | {i.name for i in graph.inputs} | set(graph.overridable) | set(graph.initializers)
+    mine: set[str] = set()
     for node in graph.nodes:
         for name in node.inputs:
             if name and name not in defined:
                 raise InvalidModelError(f"{graph.where}: {node}: input {name!r} is not computed before it")
+        for inner in node.subgraphs():
+            _check_order(inner, defined)
         for name in node.outputs:
-            if name and name in defined:
+            if name and name in mine:
                 raise InvalidModelError(f"{graph.where}: {node}: output {name!r} has another producer")
             defined.add(name)
+            mine.add(name)
     for output in graph.outputs:
         if output.name not in defined:
             raise InvalidModelError(f"{graph.where}: output {output.name!r} is computed by no node")
 
 
-def lower(
-    cache: LoweringCache,
-    feeds: Mapping[str, tuple[tuple[int, ...], DType]],
-    fetches: Iterable[str],
-    *,
-    values: Mapping[str, Array] | None = None,
-    evaluate: Callable[[Value], Array] | None = None,
-    fuse: bool = True,
-) -> Lowered:
-    """Describe a run of the graph.
+@dataclass(eq=False)
+class _Scope:
+    """The names of one graph while it is lowered, and what control flow around it still holds."""
 
-    ``feeds`` gives the shape and type of every fed input, ``values`` the contents of those that decide shapes.
-    ``evaluate`` computes a constant that only kernels can compute. Without ``fuse``
-    every node keeps a record of its own. Raises NeedsValueError when a shape depends on
-    the contents of a value that is not in ``values``.
+    prepared: Prepared
+    parent: _Scope | None
+    items: dict[str, Item] = field(default_factory=dict)
+    args: Sequence[Item | None] = ()
+    keep: Sequence[Item] = ()
+
+    def find(self, name: str) -> Item:
+        """What a name stands for, here or in a graph around this one."""
+        item = self.items.get(name)
+        if item is not None:
+            return item
+        graph = self.prepared.graph
+        if name in graph.initializers:
+            value = self.prepared.weights.get(name)
+            if value is None:
+                value = self.prepared.weights[name] = _weight(graph.initializers[name])
+            return value
+        if self.parent is None:
+            raise InvalidModelError(f"{graph.where}: {name!r} is not computed before it is used")
+        item = self.parent.find(name)
+        if isinstance(item, Value):
+            # A graph that may run many times must not change what was computed once.
+            item.producer = None
+        return item
+
+
+class Lowering:
+    """One lowering under way.
+
+    ``inputs`` are the fed items by name; after `steps` has ended, ``outputs`` are the fetched ones.
     """
-    graph, fetches = cache.graph, tuple(fetches)
-    cx = Context(cache.derived, evaluate, fuse=fuse)
-    env: dict[str, Value] = {}
-    inputs: dict[str, Value] = {}
-    for name, (shape, dtype) in feeds.items():
-        env[name] = inputs[name] = value = Value(shape, dtype, name=name)
-        value.uses = cache.uses[name]
-        value.known = None if values is None else values.get(name)
-    for name, initializer in graph.initializers.items():
-        if name not in env:
-            env[name] = cache.weights.get(name) or cache.weights.setdefault(name, _weight(initializer))
-            env[name].uses = cache.uses[name]
-    for node in _needed(cache, fetches):
-        _lower_node(cx, cache, node, env)
-    return Lowered(cx, inputs, {name: env[name] for name in fetches})
+
+    def __init__(
+        self,
+        cache: LoweringCache,
+        inputs: Mapping[str, Item],
+        fetches: Sequence[str],
+        *,
+        evaluate: Callable[[Value], Array] | None = None,
+        fuse: bool = True,
+    ) -> None:
+        self.context = Context(cache.derived, evaluate, fuse=fuse)
+        self.inputs = dict(inputs)
+        self.outputs: dict[str, Item] = {}
+        self._cache = cache
+        self._fetches = tuple(fetches)
+        self._scopes: list[_Scope] = []
+
+    def steps(self) -> Generator[Value, Array, None]:
+        """Lower the graph; yields every value whose contents it must know, and wants them sent."""
+        prepared = self._cache.of(self._cache.graph)
+        for name, item in self.inputs.items():
+            if isinstance(item, Value):
+                item.uses = prepared.uses[name]
+        results = yield from self._graph(self._cache.graph, self.inputs, self._fetches)
+        self.outputs = dict(zip(self._fetches, results, strict=True))
+
+    def alive(self) -> set[Value]:
+        """Roots of the values that may still be needed."""
+        found: set[Value] = set()
+        for scope in self._scopes:
+            for item in (*scope.items.values(), *scope.args, *scope.keep):
+                found.update(v.root for v in _values(item))
+        return found
+
+    def _graph(
+        self, graph: Graph, inputs: Mapping[str, Item], fetches: tuple[str, ...], *, isolated: bool = False
+    ) -> Generator[Value, Array, list[Item]]:
+        """Lower a graph's nodes. An isolated one, a function's body, sees nothing of the graph around it."""
+        prepared = self._cache.of(graph)
+        parent = self._scopes[-1] if self._scopes and not isolated else None
+        scope = _Scope(prepared, parent, dict(inputs))
+        nodes, last = _needed(prepared, fetches)
+        self._scopes.append(scope)
+        for node in nodes:
+            yield from self._node(scope, node)
+            for name in node.inputs:
+                if last.get(name) == node.index and name not in fetches:
+                    scope.items.pop(name, None)
+        results = [scope.find(name) for name in fetches]
+        self._scopes.pop()
+        return results
+
+    def _node(self, scope: _Scope, node: Node) -> Asking:
+        cx, graph = self.context, scope.prepared.graph
+        cx.node, cx.opset = node, graph.opsets.get(node.domain, 0)
+        args = [scope.find(i) if i else None for i in node.inputs]
+        scope.args, scope.keep = args, ()
+        form = scope.prepared.forms[node.index]
+        if form is None or (node.domain, node.op_type) in graph.functions:
+            results = yield from self._expand(scope, node, args)
+        else:
+            _check_call(cx, form, args)
+            folded = self._fold(form, args)
+            results = folded if folded is not None else (yield from self._call(scope, node, form, args))
+        scope.args, scope.keep = (), ()
+        self._bind(scope, node, results)
+
+    def _fold(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
+        """Shape arithmetic on the host, if that is all that the node does."""
+        given = [a for a in args if a is not None]
+        if form.fold is None or not all(isinstance(a, Value) and _is_foldable(a) for a in given):
+            return None
+        arrays = [a.known if isinstance(a, Value) else None for a in args]
+        try:
+            folded = form.fold(*arrays, **self.context.node.attributes)
+        except (ValueError, IndexError, TypeError):
+            # The op itself says what is wrong, and where.
+            return None
+        if folded is NotImplemented:
+            return None
+        values = [self.context.known(np.asarray(r)) for r in (folded if isinstance(folded, tuple) else (folded,))]
+        for value in values:
+            value.const = all(isinstance(a, Value) and a.const for a in given)
+        return list(values)
+
+    def _call(
+        self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]
+    ) -> Generator[Value, Array, list[Item | None]]:
+        cx = self.context
+        sources = [a for a in args if isinstance(a, Value)]
+        const = (
+            len(sources) == sum(a is not None for a in args)
+            and all(a.const for a in sources)
+            and not any(True for _ in node.subgraphs())
+        )
+        if const:
+            made: list[Item | None] = cx.derived(node, sources, lambda: self._finish(form, args))
+            for value in made:
+                if isinstance(value, Value):
+                    value.const = True
+            return made
+        while True:
+            mark = len(cx.records)
+            try:
+                result = self._once(form, args)
+                return _list((yield from self._drive(scope, result)) if form.generator else result)
+            except NeedsValueError as error:
+                # The op reads before it emits, so it can be asked again.
+                del cx.records[mark:]
+                cx.observed[error.value] = yield error.value
+                cx.node = node
+
+    def _finish(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None]:
+        """The results of an op on constants; one that is a generator gets its answers at once."""
+        result = self._once(form, args)
+        if not form.generator:
+            return _list(result)
+        reply: Any = None
+        while True:
+            try:
+                request = result.send(reply)
+            except StopIteration as stop:
+                return _list(stop.value)
+            reply = self.context.read(request[0] if isinstance(request, tuple) else request)
+
+    def _once(self, form: OpDef, args: Sequence[Item | None]) -> Any:
+        cx = self.context
+        bound = [cx.read(a) if isinstance(a, Value) and _is_host(form, i) else a for i, a in enumerate(args)]
+        try:
+            return form.function(cx, *bound, **cx.node.attributes)
+        except (NeedsValueError, OnnxWasmError):
+            raise
+        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            given = ", ".join(repr(a) for a in args if a is not None)
+            cx.fail(f"{error} (inputs {given}; attributes {cx.node.attributes})")
+
+    def _drive(self, scope: _Scope, steps: Generator[Any, Any, Any]) -> Asking:
+        """Answer what an op that is a generator asks for."""
+        cx, node = self.context, self.context.node
+        reply: Any = None
+        while True:
+            cx.node = node
+            try:
+                request = steps.send(reply)
+            except StopIteration as stop:
+                return stop.value
+            if isinstance(request, Subgraph):
+                scope.keep = request.keep
+                names = [i.name for i in request.graph.parameters]
+                inputs = dict(zip(names, request.inputs, strict=True))
+                fetches = tuple(o.name for o in request.graph.outputs)
+                reply = yield from self._graph(request.graph, inputs, fetches)
+            else:
+                value, keep = request if isinstance(request, tuple) else (request, ())
+                scope.keep = [value, *keep]
+                reply = yield from self._read(value)
+
+    def _read(self, value: Value) -> Generator[Value, Array, Array]:
+        try:
+            return self.context.read(value)
+        except NeedsValueError:
+            array = yield value
+            self.context.observed[value] = array
+            return array
+
+    def _expand(
+        self, scope: _Scope, node: Node, args: Sequence[Item | None]
+    ) -> Generator[Value, Array, list[Item | None]]:
+        """Lower the body of a function in the node's place."""
+        graph = scope.prepared.graph
+        types = tuple(a.dtype.onnx if isinstance(a, Value) else 0 for a in args)
+        key = (node, types)
+        body = self._cache.bodies.get(key)
+        if body is None:
+            body = self._cache.bodies[key] = body_of(node, graph, args)
+        names = [i.name for i in body.inputs]
+        inputs = {n: a for n, a in zip(names, args, strict=False) if a is not None}
+        fetches = tuple(o.name for o, wanted in zip(body.outputs, node.outputs, strict=False) if wanted)
+        made = iter((yield from self._graph(body, inputs, fetches, isolated=True)))
+        self.context.node = node
+        return [next(made) if wanted else None for wanted in node.outputs]
+
+    def _bind(self, scope: _Scope, node: Node, results: Sequence[Item | None]) -> None:
+        cx = self.context
+        missing = [o for i, o in enumerate(node.outputs) if o and (i >= len(results) or results[i] is None)]
+        if missing:
+            cx.fail(f"outputs {missing} are not supported", UnsupportedModelError)
+        for name, item in zip(node.outputs, results, strict=False):
+            if not name or item is None or not scope.prepared.uses[name]:
+                continue
+            if isinstance(item, Value):
+                if item.name and not item.const:
+                    item = cx.alias(item, item.shape)
+                item.name = item.name or name
+                item.uses = scope.prepared.uses[name]
+                item.ready = len(cx.records)
+            scope.items[name] = item
+
+
+def _list(result: Any) -> list[Item | None]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _values(item: Item | None) -> Iterable[Value]:
+    if isinstance(item, Value):
+        return (item,)
+    if isinstance(item, TensorSequence):
+        return item.elements
+    return item.sources if isinstance(item, HostView) else ()
 
 
 def _weight(initializer: Initializer) -> Value:
     value = Value(initializer.shape, initializer.dtype, name=initializer.name, const=True)
     value.source = initializer
-    if _is_shape_arithmetic([value]) and initializer.dtype.bits >= 8:
+    if initializer.dtype is STRING or (_is_small_integer(value) and initializer.dtype.bits >= 8):
         value.known = initializer.array()
     return value
 
 
-def _needed(cache: LoweringCache, fetches: tuple[str, ...]) -> list[Node]:
-    found = cache.needed.get(fetches)
+def _needed(prepared: Prepared, fetches: tuple[str, ...]) -> tuple[list[Node], dict[str, int]]:
+    """The nodes that the fetches depend on, in order, and the last of them that reads each name."""
+    found = prepared.needed.get(fetches)
     if found is None:
-        wanted, found = set(fetches), []
-        for node in reversed(cache.graph.nodes):
+        wanted, nodes, last = set(fetches), [], dict[str, int]()
+        for node in reversed(prepared.graph.nodes):
             if not wanted.isdisjoint(node.outputs):
-                found.append(node)
-                wanted.update(_reads(node))
-        found.reverse()
-        cache.needed[fetches] = found
+                nodes.append(node)
+                for name in _reads(node):
+                    last.setdefault(name, node.index)
+                    wanted.add(name)
+        found = prepared.needed[fetches] = (nodes[::-1], last)
     return found
 
 
 def _reads(node: Node) -> set[str]:
     names = {i for i in node.inputs if i}
-    for attribute in node.attributes.values():
-        for inner in attribute if isinstance(attribute, tuple) else (attribute,):
-            if isinstance(inner, Graph):
-                for n in inner.nodes:
-                    names |= _reads(n)
-                names.update(o.name for o in inner.outputs)
+    for inner in node.subgraphs():
+        for n in inner.nodes:
+            names |= _reads(n)
+        names.update(o.name for o in inner.outputs)
     return names
-
-
-def _lower_node(cx: Context, cache: LoweringCache, node: Node, env: dict[str, Value]) -> None:
-    form = cache.forms[node.index]
-    cx.node, cx.opset = node, cache.graph.opsets[node.domain]
-    args = [env[i] if i else None for i in node.inputs]
-    _check_call(cx, form, args)
-    given = [a for a in args if a is not None]
-    const = all(a.const for a in given)
-    if form.fold is not None and all(a.known is not None for a in given) and _is_shape_arithmetic(given):
-        folded = form.fold(*[a if a is None else a.known for a in args], **node.attributes)
-        if folded is not NotImplemented:
-            results = folded if isinstance(folded, tuple) else (folded,)
-            values = [cx.known(np.asarray(r)) for r in results]
-            for value in values:
-                value.const = const
-            _bind(cx, cache, node, env, values)
-            return
-
-    def call() -> list[Value | None]:
-        bound = [cx.read(a) if a is not None and _is_host(form, i) else a for i, a in enumerate(args)]
-        try:
-            made = form.function(cx, *bound, **node.attributes)
-        except (NeedsValueError, ShapeError, UnsupportedModelError, InvalidModelError):
-            raise
-        except (ValueError, TypeError, IndexError, KeyError) as error:
-            cx.fail(f"{error} (inputs {', '.join(map(repr, given))}; attributes {node.attributes})")
-        return list(made) if isinstance(made, tuple) else [made]
-
-    values_: list[Value | None] = cx.derived(f"node {node.index}", given, call) if const else call()
-    if const:
-        for made in values_:
-            if made is not None:
-                made.const = True
-    _bind(cx, cache, node, env, values_)
 
 
 def _is_host(form: OpDef, index: int) -> bool:
     return index < len(form.inputs) and form.inputs[index] in form.host
 
 
-def _is_shape_arithmetic(values: list[Value]) -> bool:
-    return all((v.dtype.is_integer or v.dtype.short == "bool") and v.size <= MAX_KNOWN for v in values)
+def _is_small_integer(value: Value) -> bool:
+    return (value.dtype.is_integer or value.dtype.short == "bool") and value.size <= MAX_KNOWN
 
 
-def _check_call(cx: Context, form: OpDef, args: list[Value | None]) -> None:
+def _is_foldable(value: Value) -> bool:
+    """Contents that the host works with: shape arithmetic, and strings, which it holds."""
+    return value.known is not None and (_is_small_integer(value) or value.dtype is STRING)
+
+
+def _check_call(cx: Context, form: OpDef, args: Sequence[Item | None]) -> None:
     attributes = cx.node.attributes
     if not form.attributes.issuperset(attributes):
         unknown = sorted(set(attributes) - form.attributes)
@@ -220,20 +413,3 @@ def _check_call(cx: Context, form: OpDef, args: list[Value | None]) -> None:
     present = sum(a is not None for a in args[: form.required])
     if present < form.required:
         cx.fail(f"{present} of the {form.required} required inputs given ({', '.join(form.inputs[: form.required])})")
-
-
-def _bind(cx: Context, cache: LoweringCache, node: Node, env: dict[str, Value], values: list[Any]) -> None:
-    wanted = [o for o in node.outputs if o]
-    if len(node.outputs) > len(values) or any(o and v is None for o, v in zip(node.outputs, values, strict=False)):
-        cx.fail(
-            f"{len(wanted)} outputs asked for, {sum(v is not None for v in values)} are supported",
-            UnsupportedModelError,
-        )
-    for name, value in zip(node.outputs, values, strict=False):
-        if not name or value is None:
-            continue
-        if not value.name or value.const:
-            value.name = value.name or name
-        value.uses = cache.uses[name]
-        value.ready = len(cx.records)
-        env[name] = value

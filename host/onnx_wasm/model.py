@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,14 @@ class Node:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
+    proto: onnx.NodeProto | None = None
+
+    def subgraphs(self) -> Iterator[Graph]:
+        """The graphs among its attributes."""
+        for value in self.attributes.values():
+            for inner in value if isinstance(value, tuple) else (value,):
+                if isinstance(inner, Graph):
+                    yield inner
 
     def __str__(self) -> str:
         domain = f"{self.domain}::" if self.domain else ""
@@ -147,9 +155,12 @@ class ValueInfo:
 
     name: str
     dtype: DType | None
-    """None for sequences and optionals."""
+    """Of the tensor, or of a sequence's elements; None for maps, and where the model does not say."""
     shape: tuple[Dimension, ...] | None
     """None where the model does not say."""
+    kind: str = "tensor"
+    """"tensor", "sequence" or "map"."""
+    optional: bool = False
 
 
 @dataclass(eq=False)
@@ -162,11 +173,15 @@ class Graph:
     """Inputs that must be fed: those that are not weights with a default."""
     overridable: dict[str, ValueInfo]
     """Weights that are also graph inputs, whose default a feed may replace."""
+    parameters: list[ValueInfo]
+    """All inputs, in the order declared."""
     outputs: list[ValueInfo]
     initializers: dict[str, Initializer]
     opsets: Mapping[str, int]
     where: str
     """The file, or "model bytes"."""
+    functions: Mapping[tuple[str, str], onnx.FunctionProto] = field(default_factory=dict)
+    """The model's own operators, by domain and name."""
     metadata: dict[str, str] = field(default_factory=dict)
     """The model's metadata_props; empty for subgraphs."""
 
@@ -175,10 +190,8 @@ class Graph:
         count: Counter[str] = Counter(o.name for o in self.outputs)
         for node in self.nodes:
             count.update(i for i in node.inputs if i)
-            for attribute in node.attributes.values():
-                for graph in attribute if isinstance(attribute, tuple) else (attribute,):
-                    if isinstance(graph, Graph):
-                        count.update(graph.uses())
+            for graph in node.subgraphs():
+                count.update(graph.uses())
         return count
 
 
@@ -206,7 +219,8 @@ def load(
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"{where}: not an ONNX model: no {'graph' if proto.opset_import else 'opset_import'}")
     opsets = {_domain(o.domain): o.version for o in proto.opset_import}
-    graph = _graph(proto.graph, opsets, files, where)
+    reader = _Reader(opsets, files, where, {(_domain(f.domain), f.name): f for f in proto.functions})
+    graph = reader.graph(proto.graph)
     graph.metadata = {p.key: p.value for p in proto.metadata_props}
     return graph
 
@@ -215,64 +229,118 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _graph(proto: onnx.GraphProto, opsets: Mapping[str, int], files: ExternalData, where: str) -> Graph:
-    initializers = {t.name: Initializer(t, files, where) for t in proto.initializer}
-    if proto.sparse_initializer:
-        raise InvalidModelError(f"{where}: sparse initializers are not supported")
-    inputs = [_value_info(i, where) for i in proto.input]
+def function_graph(function: onnx.FunctionProto, attributes: Mapping[str, AttributeProto], caller: Graph) -> Graph:
+    """A function's body as a graph, for a call with these attributes from ``caller``."""
+    opsets = {_domain(o.domain): o.version for o in function.opset_import}
+    bound = {a.name: a for a in function.attribute_proto}
+    bound.update({n: a for n, a in attributes.items() if n in function.attribute or n in bound})
+    reader = _Reader(opsets or caller.opsets, ExternalData(None, {}), caller.where, caller.functions, bound)
+    inputs = [ValueInfo(name, None, None) for name in function.input]
     return Graph(
-        name=proto.name,
-        nodes=[_node(n, i, opsets, files, where) for i, n in enumerate(proto.node)],
-        inputs=[i for i in inputs if i.name not in initializers],
-        overridable={i.name: i for i in inputs if i.name in initializers},
-        outputs=[_value_info(o, where) for o in proto.output],
-        initializers=initializers,
-        opsets=opsets,
-        where=where,
+        name=function.name,
+        nodes=[reader.node(n, i) for i, n in enumerate(function.node)],
+        inputs=inputs,
+        overridable={},
+        parameters=inputs,
+        outputs=[ValueInfo(name, None, None) for name in function.output],
+        initializers={},
+        opsets=reader.opsets,
+        where=f"{caller.where}: function {function.name}",
+        functions=caller.functions,
     )
 
 
-def _node(proto: onnx.NodeProto, index: int, opsets: Mapping[str, int], files: ExternalData, where: str) -> Node:
-    return Node(
-        op_type=proto.op_type,
-        name=proto.name,
-        domain=_domain(proto.domain),
-        index=index,
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attributes={a.name: _attribute(a, opsets, files, where) for a in proto.attribute},
-    )
+@dataclass(frozen=True)
+class _Reader:
+    """Turns protos into graphs and nodes; ``bound`` are the attributes of the function being read."""
 
+    opsets: Mapping[str, int]
+    files: ExternalData
+    where: str
+    functions: Mapping[tuple[str, str], onnx.FunctionProto]
+    bound: Mapping[str, AttributeProto] = field(default_factory=dict)
 
-def _attribute(proto: AttributeProto, opsets: Mapping[str, int], files: ExternalData, where: str) -> Any:
-    kind = proto.type
-    if kind == AttributeProto.TENSOR:
-        return Initializer(proto.t, files, where)
-    if kind == AttributeProto.GRAPH:
-        return _graph(proto.g, opsets, files, where)
-    if kind == AttributeProto.GRAPHS:
-        return tuple(_graph(g, opsets, files, where) for g in proto.graphs)
-    if kind == AttributeProto.TENSORS:
-        return tuple(Initializer(t, files, where) for t in proto.tensors)
-    value = onnx.helper.get_attribute_value(proto)
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
-    return value
+    def graph(self, proto: onnx.GraphProto) -> Graph:
+        if proto.sparse_initializer:
+            raise InvalidModelError(f"{self.where}: sparse initializers are not supported")
+        initializers = {t.name: Initializer(t, self.files, self.where) for t in proto.initializer}
+        inputs = [_value_info(i, self.where) for i in proto.input]
+        return Graph(
+            name=proto.name,
+            nodes=[self.node(n, i) for i, n in enumerate(proto.node)],
+            inputs=[i for i in inputs if i.name not in initializers],
+            overridable={i.name: i for i in inputs if i.name in initializers},
+            parameters=inputs,
+            outputs=[_value_info(o, self.where) for o in proto.output],
+            initializers=initializers,
+            opsets=self.opsets,
+            where=self.where,
+            functions=self.functions,
+        )
+
+    def node(self, proto: onnx.NodeProto, index: int) -> Node:
+        return Node(
+            op_type=proto.op_type,
+            name=proto.name,
+            domain=_domain(proto.domain),
+            index=index,
+            inputs=tuple(proto.input),
+            outputs=tuple(proto.output),
+            attributes={a.name: self.attribute(a) for a in map(self._bind, proto.attribute) if a is not None},
+            proto=proto,
+        )
+
+    def _bind(self, proto: AttributeProto) -> AttributeProto | None:
+        """An attribute that refers to one of the function's takes its value, or is left out."""
+        if not proto.ref_attr_name:
+            return proto
+        given = self.bound.get(proto.ref_attr_name)
+        if given is None:
+            return None
+        copy = AttributeProto()
+        copy.CopyFrom(given)
+        copy.name = proto.name
+        return copy
+
+    def attribute(self, proto: AttributeProto) -> Any:
+        kind = proto.type
+        if kind == AttributeProto.TENSOR:
+            return Initializer(proto.t, self.files, self.where)
+        if kind == AttributeProto.GRAPH:
+            return self.graph(proto.g)
+        if kind == AttributeProto.GRAPHS:
+            return tuple(self.graph(g) for g in proto.graphs)
+        if kind == AttributeProto.TENSORS:
+            return tuple(Initializer(t, self.files, self.where) for t in proto.tensors)
+        value = onnx.helper.get_attribute_value(proto)
+        if isinstance(value, bytes):
+            return value.decode()
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+        return value
 
 
 def _value_info(proto: onnx.ValueInfoProto, where: str) -> ValueInfo:
-    if proto.type.WhichOneof("value") != "tensor_type":
-        return ValueInfo(proto.name, None, None)
-    tensor = proto.type.tensor_type
+    kind, optional = proto.type, False
+    if kind.WhichOneof("value") == "optional_type":
+        kind, optional = kind.optional_type.elem_type, True
+    name = kind.WhichOneof("value")
+    if name == "sequence_type":
+        kind = kind.sequence_type.elem_type
+        name = "sequence" if kind.WhichOneof("value") == "tensor_type" else "map"
+    elif name != "map_type":
+        name = "tensor"
+    else:
+        name = "map"
+    if kind.WhichOneof("value") != "tensor_type":
+        return ValueInfo(proto.name, None, None, name, optional)
+    tensor = kind.tensor_type
     try:
-        dtype = dtypes.from_onnx(tensor.elem_type)
+        dtype = dtypes.from_onnx(tensor.elem_type) if tensor.elem_type else None
     except ValueError as error:
         raise InvalidModelError(f"{where}: {proto.name!r}: {error}") from None
-    if not tensor.HasField("shape"):
-        return ValueInfo(proto.name, dtype, None)
-    return ValueInfo(proto.name, dtype, tuple(_dimension(d) for d in tensor.shape.dim))
+    shape = tuple(_dimension(d) for d in tensor.shape.dim) if tensor.HasField("shape") else None
+    return ValueInfo(proto.name, dtype, shape, name, optional)
 
 
 def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:

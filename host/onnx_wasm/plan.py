@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import bisect
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from .context import Record, Value
-from .lower import Lowered
+from .context import HostView, Item, Record, TensorSequence, Value
+from .dtypes import STRING
+from .lower import Lowering
 
 ALIGNMENT = 64
+FOREVER = 1 << 62
+"""The last use of a buffer that outlives its segment."""
 _SLACK = 1.05
 _CLIMB_STEPS = 200
 
@@ -55,89 +58,136 @@ class Buffer:
 
 
 @dataclass(eq=False)
-class MemoryPlan:
-    """Every root value's buffer, and what the arena comes to."""
+class SegmentPlan:
+    """The records of one segment, and where the values they refer to are."""
 
-    buffers: dict[Value, Buffer]
     records: list[Record]
-    outputs: dict[str, Value]
-    """The value of each fetch; its root's buffer is an output, a weight, or known."""
+    start: int
+    """Position of the first record; lifetimes are positions."""
+    end: int
+    buffers: dict[Value, Buffer]
+    """By root; those that earlier segments made, too."""
+    made: list[Buffer]
+    """Arena and output buffers that begin here, by first use."""
+    freed: list[Buffer]
+    """Arena buffers of earlier segments that nothing needs any more when this one ends."""
     arena_bytes: int
     lower_bound: int
     """The most bytes of arena buffers alive at one record: no plan can use less."""
 
-    def of(self, place: Place) -> list[Buffer]:
-        """The distinct buffers of one kind, by first use."""
-        found = {id(b): b for b in self.buffers.values() if b.place is place}
-        return sorted(found.values(), key=lambda b: b.first)
 
+class Planner:
+    """Plans the segments of one lowering, one after the other.
 
-def plan_memory(lowered: Lowered) -> MemoryPlan:
-    """Lifetimes, in-place merges and arena offsets for what one lowering describes."""
-    records = list(lowered.context.records)
-    outputs = _separate_outputs(lowered, records)
-    buffers = _lifetimes(records, lowered, outputs)
-    _merge_in_place(records, buffers)
-    arena = [b for b in {id(b): b for b in buffers.values()}.values() if b.place is Place.ARENA]
-    bound = lower_bound(arena)
-    return MemoryPlan(buffers, records, outputs, place(arena, bound), bound)
+    A value that may still be needed when a segment ends keeps its place until a later segment is the last to use it.
+    """
 
+    def __init__(self, lowering: Lowering) -> None:
+        self._lowering = lowering
+        self._inputs = {v.root for item in lowering.inputs.values() for v in _values(item)}
+        self._buffers: dict[Value, Buffer] = {}
+        self._position = 0
+        self._pinned: list[Buffer] = []
 
-def _separate_outputs(lowered: Lowered, records: list[Record]) -> dict[str, Value]:
-    """Give every fetch memory of its own: a copy for one that aliases an input, a weight or another fetch."""
-    inputs = {v.root for v in lowered.inputs.values()}
-    taken: set[Value] = set()
-    outputs = {}
-    for name, value in lowered.outputs.items():
-        root = value.root
-        own = root.known is None and not root.const and root not in inputs and root not in taken
-        if not own or value.offset or root.nbytes != value.nbytes:
+    def segment(self, asked: Value | None) -> SegmentPlan:
+        """Plan the records since the last segment, up to a question or, without one, to the end."""
+        start, lowering = self._position, self._lowering
+        if asked is None:
+            outputs, alive = self._separate_outputs(), set[Value]()
+        else:
+            outputs, alive = set[Value](), lowering.alive() | {asked.root}
+        records = lowering.context.records[start:]
+        end = self._position = start + len(records)
+        known = set(self._buffers)
+        self._lifetimes(records, start, outputs)
+        for root in alive:
+            if root in self._buffers:
+                self._buffers[root].last = FOREVER
+        for root in outputs:
+            self._buffers[root].last = FOREVER
+        fresh = {r: b for r, b in self._buffers.items() if r not in known}
+        _merge_in_place(records, start, self._buffers, fresh)
+        made = {id(self._buffers[r]): self._buffers[r] for r in fresh}
+        new = sorted((b for b in made.values() if b.place in (Place.ARENA, Place.OUTPUT)), key=lambda b: b.first)
+        pinned = [b for b in self._pinned if b.last >= start]
+        moving = [b for b in new if b.place is Place.ARENA]
+        bound = lower_bound([*pinned, *moving])
+        arena = place(moving, bound, pinned)
+        freed = [b for b in self._pinned if b.last < end]
+        self._pinned = [b for b in [*self._pinned, *moving] if b.last == FOREVER]
+        return SegmentPlan(records, start, end, dict(self._buffers), new, freed, arena, bound)
+
+    def _separate_outputs(self) -> set[Value]:
+        """Give every fetch memory of its own: a copy for one that aliases an input, a weight, another fetch or a value
+        of an earlier segment. Returns the roots of all fetches."""
+        lowering = self._lowering
+        taken: set[Value] = set()
+        for name, item in lowering.outputs.items():
+            if isinstance(item, TensorSequence):
+                elements = tuple(self._own(v, name, taken) for v in item.elements)
+                lowering.outputs[name] = TensorSequence(elements, item.dtype)
+            elif isinstance(item, HostView):
+                lowering.outputs[name] = HostView(tuple(self._own(v, name, taken) for v in item.sources), item.convert)
+            elif isinstance(item, Value) and item.dtype is not STRING:
+                lowering.outputs[name] = self._own(item, name, taken)
+        return taken
+
+    def _own(self, value: Value, name: str, taken: set[Value]) -> Value:
+        root, records = value.root, self._lowering.context.records
+        own = root.known is None and not root.const and root not in self._inputs
+        if not own or root in taken or root in self._buffers or value.offset or root.nbytes != value.nbytes:
             copy = Value(value.shape, value.dtype, name=name)
             if value.nbytes:
                 args = {"x": value, "y": copy, "n": value.nbytes}
-                records.append(Record("copy_bytes", 1, args, lowered.context.node, position=len(records)))
-            value, root = copy, copy
+                records.append(Record("copy_bytes", 1, args, self._lowering.context.node, position=len(records)))
+            value = root = copy
         taken.add(root)
-        outputs[name] = value
-    return outputs
+        return value
 
+    def _lifetimes(self, records: list[Record], start: int, outputs: set[Value]) -> None:
+        """Create and extend buffers by what the records refer to."""
+        buffers = self._buffers
+        for buffer in self._pinned:
+            buffer.last = start - 1
+        for position, record in enumerate(records, start):
+            for value in record.values():
+                root = value.root
+                found = buffers.get(root)
+                if found is None:
+                    buffers[root] = Buffer(root.nbytes, position, position, self._place_of(root, outputs), [root])
+                else:
+                    found.last = max(found.last, position)
+        for root in outputs:
+            # One that no record writes is empty.
+            if root not in buffers:
+                buffers[root] = Buffer(root.nbytes, start + len(records), FOREVER, Place.OUTPUT, [root])
 
-def _lifetimes(records: list[Record], lowered: Lowered, outputs: dict[str, Value]) -> dict[Value, Buffer]:
-    fed = {v.root for v in lowered.inputs.values()}
-    fetched = {v.root for v in outputs.values()}
-    buffers: dict[Value, Buffer] = {}
-
-    def place_of(root: Value) -> Place:
-        if root in fed:
+    def _place_of(self, root: Value, outputs: set[Value]) -> Place:
+        if root in self._inputs:
             return Place.INPUT
-        if root in fetched:
+        if root in outputs:
             return Place.OUTPUT
         if root.const:
             return Place.WEIGHT
         return Place.ARENA if root.known is None else Place.KNOWN
 
-    for position, record in enumerate(records):
-        for value in record.values():
-            root = value.root
-            buffer = buffers.get(root)
-            if buffer is None:
-                buffers[root] = Buffer(root.nbytes, position, position, place_of(root), [root])
-            else:
-                buffer.last = position
-    for root in fetched:
-        # An output that no record writes is empty.
-        buffer = buffers.setdefault(root, Buffer(root.nbytes, len(records), len(records), Place.OUTPUT, [root]))
-        buffer.last = len(records)
-    return buffers
+
+def _values(item: Item) -> tuple[Value, ...]:
+    if isinstance(item, Value):
+        return (item,)
+    return item.elements if isinstance(item, TensorSequence) else ()
 
 
-def _merge_in_place(records: list[Record], buffers: dict[Value, Buffer]) -> None:
-    for position, record in enumerate(records):
+def _merge_in_place(
+    records: list[Record], start: int, buffers: dict[Value, Buffer], fresh: dict[Value, Buffer]
+) -> None:
+    """Let outputs take over the memory of inputs that their record is the last to read; only within the segment."""
+    for position, record in enumerate(records, start):
         for made in record.values():
-            if not made.reuse or made.root is not made or buffers[made].first != position:
+            if not made.reuse or made not in fresh or buffers[made].first != position:
                 continue
             for given in made.reuse:
-                if _can_take_over(record, made, given, buffers, position):
+                if given.root in fresh and _can_take_over(record, made, given, buffers, position):
                     old, new = buffers[given.root], buffers[made]
                     new.first = old.first
                     new.values += old.values
@@ -174,8 +224,8 @@ def lower_bound(buffers: Iterable[Buffer]) -> int:
     return most
 
 
-def place(buffers: list[Buffer], bound: int) -> int:
-    """Set every buffer's offset; return the arena's size."""
+def place(buffers: list[Buffer], bound: int, pinned: Sequence[Buffer] = ()) -> int:
+    """Set every buffer's offset, around the pinned ones; return the arena's size."""
     orders: list[Callable[[Buffer], tuple[int, ...]]] = [
         lambda b: (-b.size, b.first),
         lambda b: (-b.size * (b.last - b.first + 1), b.first),
@@ -186,28 +236,28 @@ def place(buffers: list[Buffer], bound: int) -> int:
     best_order: list[Buffer] = []
     for key in orders:
         order = sorted(buffers, key=key)
-        size = _place_in_order(order)
+        size = _place_in_order(order, pinned)
         if best is None or size < best[0]:
             best, best_order = (size, [b.offset for b in buffers]), order
         if best[0] <= bound * _SLACK:
             break
     assert best is not None
     if best[0] > bound * _SLACK and len(buffers) > 1:
-        best = _climb(buffers, best_order, best, bound)
+        best = _climb(buffers, best_order, best, bound, pinned)
     for buffer, offset in zip(buffers, best[1], strict=True):
         buffer.offset = offset
     return best[0]
 
 
 def _climb(
-    buffers: list[Buffer], order: list[Buffer], best: tuple[int, list[int]], bound: int
+    buffers: list[Buffer], order: list[Buffer], best: tuple[int, list[int]], bound: int, pinned: Sequence[Buffer]
 ) -> tuple[int, list[int]]:
     """Swap pairs of an order while that makes the arena smaller; the seed is fixed, so plans are reproducible."""
     chance = random.Random(0)
     for _ in range(_CLIMB_STEPS):
         i, j = chance.randrange(len(order)), chance.randrange(len(order))
         order[i], order[j] = order[j], order[i]
-        size = _place_in_order(order)
+        size = _place_in_order(order, pinned)
         if size <= best[0]:
             best = (size, [b.offset for b in buffers])
             if size <= bound:
@@ -217,9 +267,9 @@ def _climb(
     return best
 
 
-def _place_in_order(order: Iterable[Buffer]) -> int:
-    placed: list[Buffer] = []
-    total = 0
+def _place_in_order(order: Iterable[Buffer], pinned: Sequence[Buffer]) -> int:
+    placed = sorted(pinned, key=lambda b: b.offset)
+    total = max((b.offset + b.size for b in pinned), default=0)
     for buffer in order:
         end = 0
         best_gap, best_offset = -1, -1

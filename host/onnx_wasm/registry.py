@@ -36,6 +36,8 @@ class OpDef:
     """Inputs that the function gets as numpy arrays: shapes, axes, indices, that must be known."""
     fold: Callable[..., Any] | None
     """The same function on numpy arrays, for integer and bool shape arithmetic while planning."""
+    generator: bool
+    """The function yields for what only a run can tell, or for subgraphs (context.Steps)."""
 
 
 _OPS: dict[tuple[str, str], list[OpDef]] = {}
@@ -71,6 +73,7 @@ def op(
                     required_attributes=frozenset(p.name for p in attributes if p.default is p.empty),
                     host=frozenset(host),
                     fold=fold,
+                    generator=inspect.isgeneratorfunction(function),
                 )
             )
         return function

@@ -1,14 +1,16 @@
-"""From a memory plan to the bytes of a tape.
+"""From the plan of a segment to the bytes of a tape.
 
 A tape is one block of the heap: the records in order, then the values that the host knows. Addresses that change
 after encoding are found again by their words: the arena's when it moves, an input's in every run, and those of
-blocks that `tape_malloc` records take from the heap while the tape runs.
+blocks that `tape_malloc` records take from the heap while the tape runs. A later segment's tape asks those records
+where their blocks are (`tape_bind`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -18,12 +20,14 @@ from numpy.typing import NDArray
 
 from .context import Record, Value
 from .errors import UnsupportedModelError
-from .plan import Buffer, MemoryPlan, Place
+from .plan import FOREVER, Buffer, Place, SegmentPlan
 
 HEADER = struct.Struct("<HHI")
 MAX_WORDS = 0xFFFF
 _CODES = {"ptr": "I", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
+# Of a tape_malloc record: the word with its block. Of both kinds of record that patch: words before the list.
 _RESULT_WORD = 3
+_MALLOC_WORDS, _BIND_WORDS = 6, 5
 _KNOWN_ALIGNMENT = 16
 Words = NDArray[np.uint32]
 Signature = tuple[int, dict[str, str]]
@@ -38,6 +42,13 @@ class Allocation:
     at: int
     patches: list[tuple[int, int]] = field(default_factory=list)
     """(word of the tape, bytes to add) that get the block's address."""
+    address: int = 0
+    """Of the record, once its tape has a place in the heap."""
+
+    @property
+    def block_word(self) -> int:
+        """Index, in all of memory, of the word with the block's address."""
+        return self.address // 4 + _RESULT_WORD
 
     @property
     def result(self) -> int:
@@ -54,8 +65,8 @@ class Tape:
     """Words of records; known values lie behind."""
     arena: tuple[Words, Words]
     """Word indices, and offsets in the arena."""
-    inputs: dict[Value, list[tuple[int, int]]]
-    """Root of a fed value -> (word, bytes to add)."""
+    inputs: dict[str, list[tuple[int, int]]]
+    """Name of a fed tensor -> (word, bytes to add)."""
     weights: list[tuple[int, Value, int]]
     """(word, root, bytes to add)."""
     allocations: list[Allocation]
@@ -63,6 +74,8 @@ class Tape:
     """First word of every record, for finding the one that failed."""
     records: list[Record | None]
     """The record at each start; None for the run loop's own."""
+    results: Words
+    """The words that hold the blocks of its `tape_malloc` records."""
 
 
 @cache
@@ -77,13 +90,18 @@ def _layout(kinds: tuple[str, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
 
 
 def encode(
-    plan: MemoryPlan, signatures: Callable[[str], Signature | None], *, planned: bool
+    plan: SegmentPlan,
+    signatures: Callable[[str], Signature | None],
+    earlier: Mapping[Buffer, Allocation],
+    *,
+    planned: bool,
 ) -> tuple[Tape, Callable[[int], None]]:
-    """Encode a plan's records; with ``planned`` False the arena's buffers come from the heap while it runs.
+    """Encode a segment's records; with ``planned`` False the arena's buffers come from the heap while it runs.
+    ``earlier`` are the allocations of the segments before it.
 
     Returns the tape, and a function to call once with the address that the tape will have.
     """
-    encoder = _Encoder(plan, signatures, planned)
+    encoder = _Encoder(plan, signatures, earlier, planned)
     encoder.encode()
     return encoder.finish()
 
@@ -119,65 +137,77 @@ def _arguments(record: Record, kinds: dict[str, str], address: Callable[[Value],
 
 
 class _Encoder:
-    def __init__(self, plan: MemoryPlan, signatures: Callable[[str], Signature | None], planned: bool) -> None:
-        self.plan, self.planned = plan, planned
+    def __init__(
+        self,
+        plan: SegmentPlan,
+        signatures: Callable[[str], Signature | None],
+        earlier: Mapping[Buffer, Allocation],
+        planned: bool,
+    ) -> None:
+        self.plan, self.planned, self.earlier = plan, planned, earlier
         self.signature = signatures
         self.chunks: list[bytes] = []
         self.at = 0
         self.starts: list[int] = []
         self.records: list[Record | None] = []
         self.arena: list[tuple[int, int]] = []
-        self.inputs: dict[Value, list[tuple[int, int]]] = {}
+        self.inputs: dict[str, list[tuple[int, int]]] = {}
         self.weights: list[tuple[int, Value, int]] = []
         self.known: list[tuple[int, Value, int]] = []
-        self.allocations: dict[int, Allocation] = {}
+        self.allocations: dict[Buffer, Allocation] = {}
+        self.bound: dict[Buffer, Allocation] = {}
+        """Stand-ins, with patches of this tape, for the allocations of earlier ones."""
         self.frees: list[tuple[int, Allocation]] = []
-        self.mallocs: list[Allocation] = []
 
     def encode(self) -> None:
         plan = self.plan
         by_first: dict[int, list[Buffer]] = {}
         by_last: dict[int, list[Buffer]] = {}
-        for buffer in {id(b): b for b in plan.buffers.values()}.values():
-            if buffer.nbytes and (buffer.place is Place.OUTPUT or (buffer.place is Place.ARENA and not self.planned)):
+        for buffer in plan.made:
+            if buffer.nbytes and (buffer.place is Place.OUTPUT or not self.planned):
                 by_first.setdefault(buffer.first, []).append(buffer)
-                if buffer.place is Place.ARENA:
+                if buffer.last < FOREVER:
                     by_last.setdefault(buffer.last, []).append(buffer)
-        # A malloc record is as long as its list of patches, so those are counted first.
-        patches: dict[int, int] = {}
-        for record in plan.records:
-            for value in record.values():
-                buffer = plan.buffers[value.root]
-                patches[id(buffer)] = patches.get(id(buffer), 0) + 1
-        for position, record in enumerate(plan.records):
+        # A record that patches words is as long as its list of them, so they are counted first.
+        patches = Counter(plan.buffers[v.root] for record in plan.records for v in record.values())
+        for buffer in plan.freed:
+            if buffer in self.earlier:
+                by_last.setdefault(max(buffer.last, plan.start - 1), []).append(buffer)
+        for buffer in patches:
+            if buffer in self.earlier:
+                self._bind(buffer, patches[buffer])
+        for buffer in by_last.get(plan.start - 1, ()):
+            self._free(self.earlier[buffer])
+        for position, record in enumerate(plan.records, plan.start):
             for buffer in by_first.get(position, ()):
-                self._malloc(buffer, patches[id(buffer)])
+                self._malloc(buffer, patches[buffer])
             self._record(record)
             for buffer in by_last.get(position, ()):
-                self._free(self.allocations[id(buffer)])
+                self._free(self.allocations.get(buffer) or self.earlier[buffer])
 
     def _malloc(self, buffer: Buffer, patches: int) -> None:
-        signature = self.signature("tape_malloc")
-        assert signature is not None
-        allocation = Allocation(buffer, self.at)
-        self.allocations[id(buffer)] = allocation
-        self.mallocs.append(allocation)
+        self.allocations[buffer] = Allocation(buffer, self.at)
         fixed = struct.pack("<IIII", buffer.nbytes, 0, patches, HEADER.size + 16)
-        self._append(None, signature[0], 1, fixed + bytes(8 * patches))
+        self._append(None, self._own("tape_malloc"), 1, fixed + bytes(8 * patches))
+
+    def _bind(self, buffer: Buffer, patches: int) -> None:
+        self.bound[buffer] = Allocation(buffer, self.at)
+        fixed = struct.pack("<III", self.earlier[buffer].address, patches, HEADER.size + 12)
+        self._append(None, self._own("tape_bind"), 1, fixed + bytes(8 * patches))
 
     def _free(self, allocation: Allocation) -> None:
-        signature = self.signature("tape_free")
-        assert signature is not None
         self.frees.append((self.at + 2, allocation))
-        self._append(None, signature[0], 1, bytes(4))
+        self._append(None, self._own("tape_free"), 1, bytes(4))
+
+    def _own(self, kernel: str) -> int:
+        signature = self.signature(kernel)
+        assert signature is not None, kernel
+        return signature[0]
 
     def _record(self, record: Record) -> None:
         signature = self.signature(record.kernel)
         if signature is None:
-            types = ", ".join(sorted({v.dtype.name for v in record.values()}))
-            raise UnsupportedModelError(
-                f"{record.node}: not implemented for these types ({types}): no kernel {record.kernel}"
-            )
+            raise no_kernel(record)
         kernel, kinds = signature
         layout, places = _layout(tuple(kinds.values()))
         fixed, tail = _arguments(record, kinds, lambda value: 0)
@@ -190,7 +220,7 @@ class _Encoder:
     def _refer(self, word: int, value: Value) -> None:
         buffer = self.plan.buffers[value.root]
         if buffer.place is Place.INPUT:
-            self.inputs.setdefault(value.root, []).append((word, value.offset))
+            self.inputs.setdefault(value.root.name, []).append((word, value.offset))
         elif buffer.place is Place.WEIGHT:
             self.weights.append((word, value.root, value.offset))
         elif buffer.place is Place.KNOWN:
@@ -200,7 +230,7 @@ class _Encoder:
         elif buffer.place is Place.ARENA and self.planned:
             self.arena.append((word, buffer.offset + value.offset))
         else:
-            self.allocations[id(buffer)].patches.append((word, value.offset))
+            (self.allocations.get(buffer) or self.bound[buffer]).patches.append((word, value.offset))
 
     def _append(self, record: Record | None, kernel: int, units: int, body: bytes) -> None:
         length = (HEADER.size + len(body)) // 4
@@ -233,24 +263,35 @@ class _Encoder:
             arena=(arena[:, 0].copy(), arena[:, 1].copy()),
             inputs=self.inputs,
             weights=self.weights,
-            allocations=self.mallocs,
+            allocations=list(self.allocations.values()),
             starts=self.starts,
             records=self.records,
+            results=np.array([a.result for a in self.allocations.values()], np.uint32),
         )
 
         def relocate(address: int) -> None:
             for word, root, offset in self.known:
                 words[word] = address + pool[root] + offset
+            for allocation in self.allocations.values():
+                allocation.address = address + 4 * allocation.at
+                self._patch(words, address, allocation, _MALLOC_WORDS)
+            for allocation in self.bound.values():
+                self._patch(words, address, allocation, _BIND_WORDS)
             for word, allocation in self.frees:
-                words[word] = address + 4 * allocation.at
-            for allocation in self.mallocs:
-                flat: list[int] = []
-                for word, offset in allocation.patches:
-                    flat += (address + 4 * word, offset)
-                start = allocation.at + _RESULT_WORD + 3
-                words[start : start + len(flat)] = flat
+                words[word] = allocation.address
 
         return tape, relocate
+
+    @staticmethod
+    def _patch(words: Words, address: int, allocation: Allocation, fixed: int) -> None:
+        flat = [w for word, offset in allocation.patches for w in (address + 4 * word, offset)]
+        words[allocation.at + fixed : allocation.at + fixed + len(flat)] = flat
+
+
+def no_kernel(record: Record) -> UnsupportedModelError:
+    """The error for a record whose kernel the module does not have."""
+    types = ", ".join(sorted({v.dtype.name for v in record.values()}))
+    return UnsupportedModelError(f"{record.node}: not implemented for these types ({types}): no kernel {record.kernel}")
 
 
 def find_record(tape: Tape, word: int) -> int:

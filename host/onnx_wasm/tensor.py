@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import dtypes
 from .dtypes import DType
-from .errors import DisposedError, FeedError, FeedTypeError, UnsupportedModelError
+from .errors import DisposedError, FeedError, FeedTypeError
 from .heap import Block, Runtime, default_runtime
 
 Array = NDArray[Any]
@@ -32,6 +32,7 @@ class Tensor:
         self, type: str | Any, data: Any = None, dims: Sequence[int] | None = None, *, runtime: Runtime | None = None
     ) -> None:
         self._block: Block | None = None
+        self._strings: Array | None = None
         if not isinstance(type, str):
             if dims is not None:
                 raise FeedTypeError("Tensor(data, dims) or Tensor(type, data, dims)")
@@ -41,7 +42,8 @@ class Tensor:
         except ValueError as error:
             raise FeedTypeError(str(error)) from None
         if dtype is dtypes.STRING:
-            raise UnsupportedModelError("string tensors are not supported yet")
+            self._hold_strings(data, dims)
+            return
         array = _as_array(data, dtype)
         shape = _as_dims(array.shape if dims is None else dims)
         elements = int(np.prod(shape, dtype=object)) if shape else 1
@@ -66,9 +68,23 @@ class Tensor:
         self._dtype = dtype
         self._dims = dims
 
+    def _hold_strings(self, data: Any, dims: Sequence[int] | None) -> None:
+        given = np.asarray(data, object)
+        shape = _as_dims(given.shape if dims is None else dims)
+        if given.size != int(np.prod(shape, dtype=object)):
+            raise FeedError(f"a string tensor of dims {list(shape)} does not fit data of {given.size} elements")
+        self._strings = np.empty(shape, object)
+        self._strings.reshape(-1)[:] = [v.decode() if isinstance(v, bytes) else str(v) for v in given.reshape(-1)]
+        self._dtype, self._dims = dtypes.STRING, shape
+
+    @classmethod
+    def _of_strings(cls, array: Array) -> Tensor:
+        return cls("string", array)
+
     @classmethod
     def _wrap(cls, block: Block, dtype: DType, dims: tuple[int, ...], offset: int = 0) -> Tensor:
         tensor = cls.__new__(cls)
+        tensor._strings = None
         tensor._attach(block, offset, dtype, dims)
         return tensor
 
@@ -101,6 +117,8 @@ class Tensor:
     @property
     def location(self) -> str:
         """ "cpu" while alive, "none" after dispose."""
+        if self._strings is not None:
+            return "cpu"
         return "cpu" if self._block is not None and not self._block.runtime.closed else "none"
 
     @property
@@ -117,8 +135,11 @@ class Tensor:
         """A zero-copy numpy view of the tensor in the heap; writing to it writes the tensor.
 
         The view keeps the memory alive, also after ``dispose``: the block goes back to the heap when the last view is
-        gone. Types below 8 bits show their packed bytes, in one dimension.
+        gone. Types below 8 bits show their packed bytes, in one dimension. Strings lie outside the heap, in an array
+        of objects.
         """
+        if self._strings is not None:
+            return self._strings
         block = self._live()
         assert self._dtype.numpy is not None
         shape = self._dims if self._dtype.bits >= 8 else (self.nbytes,)
@@ -128,19 +149,23 @@ class Tensor:
         """The data; with ``release_data`` a copy outside the heap, and the tensor is disposed."""
         if not release_data:
             return self.data
-        copy = self.data.copy()
+        copy: Array = self.data.copy()
         self.dispose()
         return copy
 
     def reshape(self, dims: Sequence[int]) -> Tensor:
         """A tensor of other dims over the same memory; each of the two is disposed for itself."""
-        block, shape = self._live(), _as_dims(dims)
+        shape = _as_dims(dims)
+        if self._strings is not None:
+            return Tensor("string", self._strings, shape)
+        block = self._live()
         if int(np.prod(shape, dtype=object)) != self.size:
             raise FeedError(f"dims {list(self._dims)} ({self.size} elements) cannot become {list(shape)}")
         return Tensor._wrap(block, self._dtype, shape, self._offset)
 
     def dispose(self) -> None:
         """Give the tensor's memory back; it is dead at once. Live views keep the block until they are gone."""
+        self._strings = None
         block, self._block = self._block, None
         if block is not None:
             block.drop(self._token)

@@ -6,16 +6,17 @@ guest, and a large one that is only packed is streamed through a small staging b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import tape
+from . import engine, tape
 from .context import Recipe, Record, Value
+from .errors import KernelTrapError
+from .faults import fault_error, where
 from .heap import Block, Runtime
-from .tape import Signature
 
 Array = NDArray[Any]
 STAGING_BYTES = 1 << 20
@@ -28,13 +29,9 @@ class Weights:
         self,
         runtime: Runtime,
         owner: str,
-        signatures: Callable[[str], Signature],
-        run_record: Callable[[Record, int, int, int], None],
     ) -> None:
         self._runtime = runtime
         self._owner = owner
-        self._signature = signatures
-        self._run_record = run_record
         self._blocks: dict[Value, Block] = {}
         self._guests: dict[Value, Block] = {}
         self._wanted: set[Value] = set()
@@ -186,10 +183,17 @@ class Weights:
             self._free(staging)
 
     def _run_at(self, record: Record, addresses: dict[Value, int], begin: int, end: int) -> None:
-        data = tape.encode_record(record, self._signature(record.kernel), lambda v: addresses[v])
+        found = engine.manifest().kernels.get(record.kernel)
+        if found is None:
+            raise tape.no_kernel(record)
+        data = tape.encode_record(record, (found.id, found.args), lambda v: addresses[v])
         block = self._runtime._allocate(len(data), "tape", self._owner)
         try:
             self._write(block, np.frombuffer(data, np.uint8))
-            self._run_record(record, block.address, begin, end)
+            if self._runtime._run_record(block.address, begin, end):
+                status, _, detail, low, high = self._runtime._fault()
+                raise fault_error(record, status, detail, low, high)
+        except engine.TrapError as error:
+            raise KernelTrapError(f"{where(record)} trapped: {error}") from None
         finally:
             self._free(block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .. import dtypes
-from ..context import Array, Context, Value
+from ..context import Array, Context, Item, Value
 from ..dtypes import DType
 from ..errors import UnsupportedModelError
 from ..registry import op
@@ -25,9 +25,9 @@ def size(cx: Context, x: Value) -> Value:
 
 
 @op("Identity", fold=lambda x: x)
-def identity(cx: Context, x: Value) -> Value:
+def identity(cx: Context, x: Item) -> Item:
     """The same memory."""
-    return cx.alias(x, x.shape)
+    return cx.alias(x, x.shape) if isinstance(x, Value) else x
 
 
 @op("Dropout", since=1)

@@ -1,0 +1,77 @@
+"""Operators that are functions: the model's own, and those whose definition in ONNX is a body of other operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import defs
+
+from .context import Item, TensorSequence, Value
+from .errors import UnsupportedModelError
+from .model import Graph, Node, function_graph
+
+OLDEST_OPSET = 7
+
+
+def check_opset(graph: Graph) -> Iterator[str]:
+    """What is wrong with the opset of ai.onnx that a model imports."""
+    newest = defs.onnx_opset_version()
+    opset = graph.opsets.get("", newest)
+    if not OLDEST_OPSET <= opset <= newest:
+        yield f"opset {opset} of domain ai.onnx (supported: {OLDEST_OPSET} to {newest})"
+
+
+def has_body(node: Node, opsets: Mapping[str, int]) -> bool:
+    """Whether ONNX defines the node's operator by a body."""
+    schema = _schema(node, opsets)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def body_of(node: Node, graph: Graph, args: Sequence[Item | None]) -> Graph:
+    """The body to lower in a node's place. A body in ONNX's definition may depend on the types of the inputs."""
+    assert node.proto is not None
+    attributes = {a.name: a for a in node.proto.attribute}
+    own = graph.functions.get((node.domain, node.op_type))
+    if own is not None:
+        return function_graph(own, attributes, graph)
+    schema = _schema(node, graph.opsets)
+    assert schema is not None
+    opset = graph.opsets[node.domain]
+    if schema.has_function:
+        data = schema.get_function_with_opset_version(_newest(schema.function_opset_versions, opset))
+    else:
+        types = [_type(a).SerializeToString() for a in args]
+        versions = schema.context_dependent_function_opset_versions
+        data = schema.get_context_dependent_function_with_opset_version(
+            _newest(versions, opset), node.proto.SerializeToString(), types
+        )
+    if not data:
+        raise UnsupportedModelError(f"{node}: ONNX defines no body for these inputs")
+    function = onnx.FunctionProto.FromString(data)
+    for attribute in schema.attributes.values():
+        if attribute.name not in attributes and attribute.default_value.name:
+            attributes[attribute.name] = attribute.default_value
+    return function_graph(function, attributes, graph)
+
+
+def _newest(versions: Sequence[int], opset: int) -> int:
+    return max((v for v in versions if v <= opset), default=min(versions))
+
+
+def _schema(node: Node, opsets: Mapping[str, int]) -> Any:
+    try:
+        return defs.get_schema(node.op_type, opsets.get(node.domain, 0), node.domain)
+    except defs.SchemaError:
+        return None
+
+
+def _type(item: Item | None) -> onnx.TypeProto:
+    if isinstance(item, Value):
+        return onnx.helper.make_tensor_type_proto(item.dtype.onnx, item.shape)
+    if isinstance(item, TensorSequence):
+        dtype = item.elements[0].dtype if item.elements else item.dtype
+        element = onnx.helper.make_tensor_type_proto(dtype.onnx if dtype else 0, None)
+        return onnx.helper.make_sequence_type_proto(element)
+    return onnx.TypeProto()

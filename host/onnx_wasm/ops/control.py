@@ -1,0 +1,177 @@
+"""Control flow: graphs run inside a node. Iterations are lowered one by one; only a condition that depends on data ends
+a segment of the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..context import Context, Item, Steps, Subgraph, TensorSequence, Value
+from ..errors import UnsupportedModelError
+from ..model import Graph
+from ..registry import op
+from .concat import concat
+from .slice import pick
+
+
+@op("If", since=1)
+def if_(cx: Context, cond: Value, *, then_branch: Graph, else_branch: Graph) -> Steps:
+    """The outputs of the branch that the condition chooses."""
+    chosen = yield cond
+    if chosen.size != 1:
+        cx.fail(f"the condition has {chosen.size} elements")
+    outputs = yield Subgraph(then_branch if chosen.reshape(-1)[0] else else_branch, ())
+    return tuple(outputs)
+
+
+@op("Loop", since=1)
+def loop(
+    cx: Context, max_trip_count: Value | None = None, cond: Value | None = None, *carried: Item, body: Graph
+) -> Steps:
+    """Run the body while its condition holds, at most so many times; the last carried values, and every
+    iteration's scan outputs, stacked."""
+    state: list[Item] = list(carried)
+    scans: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(state))]
+
+    def held() -> list[Item]:
+        return [*state, *(v for scan in scans for v in scan)]
+
+    trips = None
+    if max_trip_count is not None:
+        trips = int((yield max_trip_count, held()).reshape(-1)[0])
+    going = True
+    if cond is not None:
+        going = bool((yield cond, held()).reshape(-1)[0])
+    i = 0
+    while going and (trips is None or i < trips):
+        inputs = [cx.known(np.array(i, np.int64)), cx.known(np.array(True)), *state]
+        outputs = yield Subgraph(body, inputs, held())
+        state = list(outputs[1 : 1 + len(state)])
+        for scan, value in zip(scans, outputs[1 + len(state) :], strict=True):
+            scan.append(_tensor(cx, value))
+        if cond is not None:
+            going = bool((yield _tensor(cx, outputs[0]), held()).reshape(-1)[0])
+        i += 1
+    declared = body.outputs[1 + len(state) :]
+    stacked = [_stack(cx, scan, 0, info.dtype, info.shape) for scan, info in zip(scans, declared, strict=True)]
+    return (*state, *stacked)
+
+
+@op("Scan", since=9)
+def scan(
+    cx: Context,
+    *args: Value,
+    body: Graph,
+    num_scan_inputs: int,
+    scan_input_axes: Sequence[int] | None = None,
+    scan_input_directions: Sequence[int] | None = None,
+    scan_output_axes: Sequence[int] | None = None,
+    scan_output_directions: Sequence[int] | None = None,
+) -> Steps:
+    """Run the body for each slice of the scan inputs; the last states, and every slice's outputs, stacked."""
+    count = len(args) - num_scan_inputs
+    state, inputs = list(args[:count]), list(args[count:])
+    axes = [_axis(cx, a, x.rank) for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
+    backward = scan_input_directions or [0] * len(inputs)
+    lengths = {x.shape[a] for x, a in zip(inputs, axes, strict=True)}
+    if len(lengths) != 1:
+        cx.fail(f"the scan inputs have different lengths {sorted(lengths)}")
+    (length,) = lengths
+    outputs: list[list[Value]] = [[] for _ in range(len(body.outputs) - count)]
+    for i in range(length):
+        slices = [
+            _take(cx, x, a, length - 1 - i if reverse else i)
+            for x, a, reverse in zip(inputs, axes, backward, strict=True)
+        ]
+        made = yield Subgraph(body, [*state, *slices], [*inputs, *(v for o in outputs for v in o)])
+        state = [_tensor(cx, v) for v in made[:count]]
+        for collected, value in zip(outputs, made[count:], strict=True):
+            collected.append(_tensor(cx, value))
+    stacked = []
+    for i, collected in enumerate(outputs):
+        if scan_output_directions and scan_output_directions[i]:
+            collected.reverse()
+        axis = scan_output_axes[i] if scan_output_axes else 0
+        info = body.outputs[count + i]
+        stacked.append(_stack(cx, collected, axis, info.dtype, info.shape))
+    return (*state, *stacked)
+
+
+@op("Scan", since=8)
+def scan_8(
+    cx: Context,
+    sequence_lens: Value | None,
+    *args: Value,
+    body: Graph,
+    num_scan_inputs: int,
+    directions: Sequence[int] | None = None,
+) -> Steps:
+    """The same for every example of a batch, with the batch as axis 0 and the sequence as axis 1."""
+    if sequence_lens is not None:
+        cx.fail("Scan-8 with sequence_lens is not supported", UnsupportedModelError)
+    batches: list[tuple[Value, ...]] = []
+    for b in range(args[0].shape[0]):
+        example = [_take(cx, a, 0, b) for a in args]
+        steps = scan(cx, *example, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions)
+        batches.append((yield from _keeping(steps, [*args, *(v for batch in batches for v in batch)])))
+    return tuple(_stack(cx, [batch[i] for batch in batches], 0, None, None) for i in range(len(body.outputs)))
+
+
+def _keeping(steps: Steps, more: Sequence[Item]) -> Steps:
+    """The same steps, with more that must be kept."""
+    reply: Any = None
+    while True:
+        try:
+            request = steps.send(reply)
+        except StopIteration as stop:
+            return stop.value
+        assert isinstance(request, Subgraph)
+        reply = yield Subgraph(request.graph, request.inputs, [*request.keep, *more])
+
+
+@op("SequenceMap", since=17)
+def sequence_map(cx: Context, sequence: TensorSequence, *more: Item, body: Graph) -> Steps:
+    """Run the body for each element; sequences among the other inputs give their element of the same place."""
+    collected: list[list[Value]] = [[] for _ in body.outputs]
+    for i in range(len(sequence.elements)):
+        others = [m.elements[i] if isinstance(m, TensorSequence) else m for m in more]
+        keep = [v for values in collected for v in values]
+        made = yield Subgraph(body, [sequence.elements[i], *others], keep)
+        for values, item in zip(collected, made, strict=True):
+            values.append(_tensor(cx, item))
+    return tuple(TensorSequence(tuple(v), i.dtype) for v, i in zip(collected, body.outputs, strict=True))
+
+
+def _tensor(cx: Context, item: Item) -> Value:
+    if not isinstance(item, Value):
+        cx.fail("a body's scan output must be a tensor", UnsupportedModelError)
+    return item
+
+
+def _axis(cx: Context, axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        cx.fail(f"axis {axis} out of range [{-rank}, {rank})")
+    return axis % rank
+
+
+def _take(cx: Context, x: Value, axis: int, index: int) -> Value:
+    places = [range(d) for d in x.shape]
+    places[axis] = range(index, index + 1)
+    part = pick(cx, x, places)
+    return cx.alias(part, (*x.shape[:axis], *x.shape[axis + 1 :]))
+
+
+def _stack(cx: Context, values: Sequence[Value], axis: int, dtype: Any, shape: Any) -> Value:
+    if not values:
+        known = tuple(d if isinstance(d, int) else 0 for d in shape or ())
+        return cx.out((0, *known), dtype)
+    if any(v.shape != values[0].shape for v in values):
+        cx.fail(f"iterations give different shapes: {[list(v.shape) for v in values][:4]}")
+    rank = values[0].rank + 1
+    axis = _axis(cx, axis, rank)
+    widened = [cx.alias(v, (*v.shape[:axis], 1, *v.shape[axis:])) for v in values]
+    if all(v.known is not None for v in widened):
+        return cx.known(np.concatenate([v.known for v in widened if v.known is not None], axis))
+    return concat(cx, *widened, axis=axis)

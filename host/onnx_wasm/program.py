@@ -1,0 +1,380 @@
+"""A model at one set of input shapes, ready to run.
+
+A program is a tree of segments. Each is a tape that ends where the host must look at a value; the child is chosen by
+what it sees, and made when it is first seen. A graph whose shapes do not depend on data is one segment: one call a
+run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import engine, tape
+from .context import EmptyOptional, HostView, Item, Record, TensorSequence, Value
+from .errors import FeedError, KernelTrapError
+from .faults import OUT_OF_MEMORY, fault_error, where
+from .feeds import Fed, Feeds
+from .heap import Block, Runtime
+from .lower import Lowering, LoweringCache
+from .plan import Buffer, Planner, SegmentPlan
+from .tape import Allocation, Tape
+from .tensor import Tensor
+from .weights import Weights
+
+Array = NDArray[Any]
+Result = Tensor | list[Any] | dict[Any, Any] | None
+# How many different answers to one question keep their segment.
+_MAX_CHILDREN = 16
+_LIMIT = 1 << 32
+
+
+@dataclass(frozen=True)
+class ProfileEvent:
+    """One record of a profiled run."""
+
+    node: str
+    op_type: str
+    kernel: str
+    milliseconds: float
+
+
+@dataclass(eq=False)
+class Core:
+    """What the programs of a session share."""
+
+    runtime: Runtime
+    cache: LoweringCache
+    weights: Weights
+    name: str
+    planned: bool
+    fuse: bool
+    events: list[ProfileEvent] | None = None
+
+
+class NeedsInputError(Exception):
+    """A plan depends on the contents of an input, which must join the key of programs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass(eq=False)
+class Segment:
+    """A tape in the heap, and what comes after it."""
+
+    parent: Segment | None
+    plan: SegmentPlan
+    tape: Tape
+    block: Block
+    asked: Value | None
+    answer: Array | None = None
+    """What the parent's question was answered with."""
+    allocations: dict[Buffer, Allocation] = field(default_factory=dict)
+    """Those of this segment and all before it."""
+    children: OrderedDict[Any, Segment] = field(default_factory=OrderedDict)
+    bound: dict[str, int] = field(default_factory=dict)
+    arena_address: int = -1
+
+    def path(self) -> list[Segment]:
+        """From the first segment to this one."""
+        return [*(self.parent.path() if self.parent else ()), self]
+
+    def tree(self) -> list[Segment]:
+        """This segment and all after it."""
+        return [self, *(s for child in self.children.values() for s in child.tree())]
+
+
+@dataclass(eq=False)
+class _Work:
+    """A lowering that waits for an answer, and the segments it has made so far."""
+
+    lowering: Lowering
+    steps: Any
+    planner: Planner
+    inputs: dict[str, Value]
+    allocations: dict[Buffer, Allocation] = field(default_factory=dict)
+    last: Segment | None = None
+
+
+class Program:
+    """The segments for one set of input shapes and fetches."""
+
+    def __init__(self, core: Core, feeds: Feeds, fetches: Sequence[str], known: Mapping[str, Array]) -> None:
+        self._core = core
+        self._fetches = tuple(fetches)
+        self._known = dict(known)
+        self._staging: dict[str, Block] = {}
+        self._work = self._begin(feeds)
+        self.outputs: dict[Segment, dict[str, Item]] = {}
+        self.root = self._advance(self._work, None)
+
+    # Making segments
+
+    def _begin(self, feeds: Feeds) -> _Work:
+        core = self._core
+        items, inputs = feeds.values(self._known)
+        lowering = Lowering(core.cache, items, self._fetches, evaluate=core.weights.evaluate, fuse=core.fuse)
+        return _Work(lowering, lowering.steps(), Planner(lowering), inputs)
+
+    def _advance(self, work: _Work, answer: Array | None, again: Segment | None = None) -> Segment:
+        """Lower on to the next question or the end. ``again`` is the segment that the same answers made before: its
+        tape is in the heap already."""
+        try:
+            asked: Value | None = next(work.steps) if answer is None else work.steps.send(answer)
+        except StopIteration:
+            asked = None
+        if asked is not None and asked.root in set(work.inputs.values()):
+            raise NeedsInputError(asked.root.name)
+        core = self._core
+        plan = work.planner.segment(asked)
+        if plan.arena_bytes >= _LIMIT:
+            raise core.runtime._out_of_memory(plan.arena_bytes, "intermediate tensors")
+        encoded, relocate = tape.encode(plan, _signature, work.allocations, planned=core.planned)
+        work.allocations.update({a.buffer: a for a in encoded.allocations})
+        if again is not None:
+            relocate(again.block.address)
+            work.last = again
+            return again
+        roots = dict.fromkeys(root for _, root, _ in encoded.weights)
+        addresses = core.weights.place(roots)
+        block = core.runtime._allocate(encoded.words.nbytes, "tape", core.name)
+        relocate(block.address)
+        for word, root, offset in encoded.weights:
+            encoded.words[word] = addresses[root] + offset
+        segment = Segment(work.last, plan, encoded, block, asked, answer, dict(work.allocations))
+        self._words(segment)[...] = encoded.words
+        work.last = segment
+        if asked is None:
+            self.outputs[segment] = work.lowering.outputs
+        return segment
+
+    def _child(self, segment: Segment, answer: Array, feeds: Feeds) -> Segment:
+        key = (answer.shape, answer.tobytes() if answer.dtype != object else tuple(answer.reshape(-1).tolist()))
+        child = segment.children.get(key)
+        if child is not None:
+            segment.children.move_to_end(key)
+            return child
+        work = self._work
+        if work.last is not segment:
+            # Another answer was followed from here: lower up to this point once more.
+            work = self._begin(feeds)
+            for known in segment.path():
+                self._advance(work, known.answer, known)
+            self._work = work
+        child = self._advance(work, answer)
+        while len(segment.children) >= _MAX_CHILDREN:
+            self._drop(segment.children.popitem(last=False)[1])
+        segment.children[key] = child
+        return child
+
+    def _drop(self, segment: Segment) -> None:
+        for each in segment.tree():
+            self._core.runtime._release(each.block)
+            self.outputs.pop(each, None)
+
+    def dispose(self) -> None:
+        """Give every block back. The gate must be held."""
+        self._drop(self.root)
+        for block in self._staging.values():
+            self._core.runtime._release(block)
+        self._staging.clear()
+
+    def blocks(self) -> list[Block]:
+        """The blocks it keeps in the heap."""
+        return [*(s.block for s in self.root.tree()), *self._staging.values()]
+
+    # Running
+
+    def run(self, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[str, Result]:
+        """One run; the gate must be held. After an error all that it allocated is back in the heap."""
+        self._core.runtime._uncancel()
+        self._stage(feeds)
+        segment, path = self.root, list[Segment]()
+        lent: dict[int, Tensor] = {}
+        try:
+            while True:
+                path.append(segment)
+                self._bind(segment, feeds, fresh=len(path) == 1)
+                if segment.asked is None:
+                    lent = self._lend(segment, feeds, given)
+                self._execute(segment)
+                if segment.asked is None:
+                    break
+                segment = self._child(segment, self._contents(segment, segment.asked), feeds)
+            results = {n: self._result(segment, n, given) for n in self._fetches}
+        except BaseException:
+            self._unwind(path, lent)
+            raise
+        self._unwind(path, lent)
+        return results
+
+    def _words(self, segment: Segment) -> NDArray[np.uint32]:
+        block = segment.block
+        return self._core.runtime._words[block.address // 4 : (block.address + block.nbytes) // 4]
+
+    def _stage(self, feeds: Feeds) -> None:
+        """Copy arrays to where the tapes will look for them."""
+        runtime = self._core.runtime
+        for name, fed in feeds.tensors.items():
+            if fed.array is None or not fed.nbytes:
+                continue
+            block = self._staging.get(name)
+            if block is None:
+                block = self._staging[name] = runtime._allocate(fed.nbytes, "input", f"{self._core.name} {name}")
+            target = runtime._bytes[block.address : block.address + block.nbytes]
+            if fed.dtype.bits < 8:
+                np.copyto(target, fed.array.reshape(-1))
+            else:
+                assert fed.dtype.numpy is not None
+                np.copyto(target.view(fed.dtype.numpy).reshape(fed.shape), fed.array)
+            fed.address = block.address
+
+    def _bind(self, segment: Segment, feeds: Feeds, *, fresh: bool) -> None:
+        words = self._words(segment)
+        for name, fed in feeds.tensors.items():
+            if segment.bound.get(name) != fed.address:
+                for word, offset in segment.tape.inputs.get(name, ()):
+                    words[word] = fed.address + offset
+                segment.bound[name] = fed.address
+        if self._core.planned and segment.plan.arena_bytes:
+            arena = self._core.runtime._reserve_arena(segment.plan.arena_bytes, keep=not fresh)
+            if arena != segment.arena_address:
+                places, offsets = segment.tape.arena
+                words[places] = offsets + np.uint32(arena)
+                segment.arena_address = arena
+
+    def _lend(self, segment: Segment, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[int, Tensor]:
+        """Put the caller's tensors into the records that would allocate outputs; by address of the record's word."""
+        lent = {}
+        for name, tensor in given.items():
+            value = self.outputs[segment][name]
+            if not isinstance(value, Value) or tensor._dtype is not value.dtype or tensor.dims != value.shape:
+                shown = f"{value.dtype}{list(value.shape)}" if isinstance(value, Value) else "not a tensor"
+                raise FeedError(f"output {name!r} is {shown}, the tensor given for it is {tensor!r}")
+            for other, fed in feeds.tensors.items():
+                if fed.array is None and _overlap(tensor, fed):
+                    raise FeedError(f"the tensor given for output {name!r} shares memory with input {other!r}")
+            allocation = self._allocation(segment, value)
+            if allocation is not None:
+                self._words(segment)[allocation.result] = tensor.address
+                lent[allocation.address] = tensor
+        return lent
+
+    def _allocation(self, segment: Segment, value: Value) -> Allocation | None:
+        return segment.allocations.get(segment.plan.buffers[value.root])
+
+    def _execute(self, segment: Segment) -> None:
+        runtime = self._core.runtime
+        try:
+            status = self._go(segment)
+        except engine.TrapError as error:
+            record = self._record_at(segment, runtime._fault()[1])
+            raise KernelTrapError(f"{where(record)} trapped: {error} (in {', '.join(error.functions[:3])})") from None
+        if status:
+            raise self._fault(segment)
+
+    def _go(self, segment: Segment) -> int:
+        runtime, encoded, start = self._core.runtime, segment.tape, segment.block.address
+        end, events = start + 4 * encoded.end, self._core.events
+        if events is None:
+            return runtime._execute(start, end)
+        starts = [start + 4 * s for s in encoded.starts]
+        for record, here, there in zip(encoded.records, starts, [*starts[1:], end], strict=True):
+            before = time.perf_counter()
+            status = runtime._execute(here, there)
+            spent = (time.perf_counter() - before) * 1e3
+            if record is not None:
+                events.append(ProfileEvent(record.node.name, record.node.op_type, record.kernel, spent))
+            if status:
+                return status
+        return 0
+
+    def _record_at(self, segment: Segment, address: int) -> Record | None:
+        index = tape.find_record(segment.tape, (address - segment.block.address) // 4)
+        return None if index < 0 else segment.tape.records[index]
+
+    def _fault(self, segment: Segment) -> Exception:
+        status, address, detail, low, high = self._core.runtime._fault()
+        if status != OUT_OF_MEMORY:
+            return fault_error(self._record_at(segment, address), status, detail, low, high)
+        encoded = segment.tape
+        word = (address - segment.block.address) // 4
+        names = [v.name for a in encoded.allocations if a.at == word for v in a.buffer.values if v.name]
+        index = tape.find_record(encoded, word)
+        record = next((r for r in encoded.records[index:] if r is not None), None)
+        what = f"tensor {names[0]!r}" if names else "an intermediate tensor"
+        return self._core.runtime._out_of_memory(detail, f"{what} of {where(record)}")
+
+    def _contents(self, segment: Segment, value: Value) -> Array:
+        """What the host asked for, copied out of the heap."""
+        dtype = value.dtype.numpy
+        assert dtype is not None
+        runtime = self._core.runtime
+        if not value.nbytes:
+            return np.empty(value.shape, dtype)
+        address = self._address(segment, value)
+        return runtime._bytes[address : address + value.nbytes].copy().view(dtype).reshape(value.shape)
+
+    def _address(self, segment: Segment, value: Value) -> int:
+        buffer = segment.plan.buffers[value.root]
+        allocation = segment.allocations.get(buffer)
+        if allocation is None:
+            return segment.arena_address + buffer.offset + value.offset
+        return int(self._core.runtime._words[allocation.block_word]) + value.offset
+
+    # Results
+
+    def _result(self, segment: Segment, name: str, given: Mapping[str, Tensor]) -> Result:
+        item = self.outputs[segment][name]
+        if name in given:
+            return given[name]
+        if isinstance(item, TensorSequence):
+            return [self._tensor(segment, v, name) for v in item.elements]
+        if isinstance(item, HostView):
+            converted: Result = item.convert(*(self._contents(segment, v) for v in item.sources))
+            return Tensor._of_strings(converted) if isinstance(converted, np.ndarray) else converted
+        if isinstance(item, EmptyOptional):
+            return None
+        return self._tensor(segment, item, name)
+
+    def _tensor(self, segment: Segment, value: Value, name: str) -> Tensor:
+        runtime = self._core.runtime
+        if value.known is not None and value.root.known is value.known and value.dtype.numpy is None:
+            return Tensor._of_strings(value.known)
+        allocation = self._allocation(segment, value)
+        if allocation is None:
+            return Tensor._wrap(Block(runtime, 0, 0, "output", name), value.dtype, value.shape)
+        words = self._words(segment)
+        block = runtime._adopt(int(words[allocation.result]), value.root.nbytes, "output", f"{self._core.name} {name}")
+        words[allocation.result] = 0
+        return Tensor._wrap(block, value.dtype, value.shape)
+
+    def _unwind(self, path: Sequence[Segment], lent: Mapping[int, Tensor]) -> None:
+        """Give back what tapes have allocated and nobody took."""
+        for segment in path:
+            words, encoded = self._words(segment), segment.tape
+            if not words[encoded.results].any():
+                continue
+            for allocation in encoded.allocations:
+                address = int(words[allocation.result])
+                if address and allocation.address not in lent:
+                    self._core.runtime._free(address)
+            words[encoded.results] = 0
+
+
+def _overlap(tensor: Tensor, fed: Fed) -> bool:
+    return tensor.address < fed.address + fed.nbytes and fed.address < tensor.address + tensor.nbytes
+
+
+def _signature(kernel: str) -> tape.Signature | None:
+    """A kernel's id and argument types, or None for one that the module does not have."""
+    found = engine.manifest().kernels.get(kernel)
+    return None if found is None else (found.id, found.args)
