@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from elementwise import FLOATS, INTEGERS, SHAPES, SIGNED, equal, fold, lower, sample
 from harness import Harness, KernelStatus
 from onnx_wasm import dtypes
