@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
 from onnx_wasm import ops, registry
 
 registry.load(ops)

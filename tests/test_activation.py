@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from elementwise import FLOATS, INTEGERS, SIGNED, equal, fold, lower, sample
 from harness import Harness
 from onnx_wasm import dtypes
@@ -34,6 +35,8 @@ CASES: list[tuple[str, int, dict[str, Any], Any]] = [
     ("Softsign", 1, {}, lambda x: x / (1 + np.abs(x))),
     ("ThresholdedRelu", 10, {}, lambda x: np.where(x > 1, x, 0)),
     ("ThresholdedRelu", 10, {"alpha": -0.5}, lambda x: np.where(x > -0.5, x, 0)),
+    ("Shrink", 9, {}, lambda x: np.where(np.abs(x) > 0.5, x, 0)),
+    ("Shrink", 9, {"lambd": 1.5, "bias": 1.5}, lambda x: np.where(x < -1.5, x + 1.5, np.where(x > 1.5, x - 1.5, 0))),
     ("Gelu", 20, {}, lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2)))),
     (
         "Gelu",
@@ -61,9 +64,9 @@ def test_values(harness: Harness, name: str, opset: int, attributes: dict[str, A
 @pytest.mark.parametrize(("name", "opset", "attributes", "exact"), CASES, ids=lambda v: str(v)[:24])
 def test_nan_stays_nan(strict_harness: Harness, name: str, opset: int, attributes: Any, exact: Any) -> None:
     got = strict_harness.op(lower(name, opset), [np.float32([1, np.nan, 2, -np.nan, 3])], **attributes)
-    want = [False, name != "ThresholdedRelu", False, name != "ThresholdedRelu", False]
-    if name != "ThresholdedRelu":
-        equal(np.isnan(got), want)
+    # A NaN is not above the threshold: 0.
+    stays = name not in ("ThresholdedRelu", "Shrink")
+    equal(np.isnan(got), [False, stays, False, stays, False])
 
 
 @pytest.mark.parametrize("dtype", SIGNED)
@@ -151,3 +154,11 @@ def test_clip_folds_only_bounds_that_the_model_fixes() -> None:
     x, record = produced(cx)
     assert lower("Clip")(cx, x, Value((), dtypes.F32)) is not x
     assert record.args["act"] == 0
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_shrink_of_integers(harness: Harness, dtype: Any) -> None:
+    x = sample((99,), dtype)
+    got = harness.op(lower("Shrink"), [x], bias=2.0, lambd=5.0)
+    wide = x.astype(np.int64)
+    equal(got, np.where(wide < -5, wide + 2, np.where(wide > 5, wide - 2, 0)).astype(dtype))

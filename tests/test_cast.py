@@ -5,6 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from elementwise import FLOATS, INTEGERS, equal, fold, lower, sample
 from harness import Harness
 from onnx_wasm import dtypes

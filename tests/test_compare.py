@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from elementwise import FLOATS, INTEGERS, SHAPES, equal, fold, lower, sample
 from harness import Harness
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+
 from elementwise import all_exponents, lower, ulp_error
 from harness import Harness
 
@@ -24,6 +25,16 @@ FUNCTIONS = {
     "Sin": np.sin,
     "Cos": np.cos,
     "Tan": np.tan,
+}
+HYPERBOLIC = {
+    "Sinh": np.sinh,
+    "Cosh": np.cosh,
+    "Asinh": np.arcsinh,
+    "Acosh": np.arccosh,
+    "Atanh": np.arctanh,
+    "Asin": np.arcsin,
+    "Acos": np.arccos,
+    "Atan": np.arctan,
 }
 LONG = ["Exp", "Log", "Tanh", "Sigmoid", "Erf"]
 
@@ -104,3 +115,15 @@ def test_f16_is_f32_rounded(harness: Harness, name: str) -> None:
     with np.errstate(all="ignore"):
         error = ulp_error(harness.op(lower(name), [x]), FUNCTIONS[name](x.astype(np.float64)))
     assert error.max() <= 0.51
+
+
+@pytest.mark.parametrize("name", HYPERBOLIC)
+def test_hyperbolic_functions_and_inverses(either: Harness, name: str) -> None:
+    rng = np.random.default_rng(1)
+    x = np.concatenate([all_exponents(20_000), rng.uniform(-1, 1, 9999), rng.uniform(80, 90, 999)]).astype(np.float32)
+    wide = np.concatenate([x, rng.normal(0, 300, 9999), 1 + rng.normal(0, 1e-7, 9999), [1e200, -1e200, 710.2]])
+    with np.errstate(all="ignore"):
+        error = ulp_error(either.op(lower(name), [x]), HYPERBOLIC[name](x.astype(np.float64)))
+        error64 = ulp_error(either.op(lower(name), [wide]), HYPERBOLIC[name](wide.astype(np.longdouble)))
+    assert error.max() <= 0.51, f"{name}({x[np.argmax(error)]!r}): {error.max():.2f} ulp"
+    assert error64.max() <= 3, f"{name}({wide[np.argmax(error64)]!r}): {error64.max():.2f} ulp"

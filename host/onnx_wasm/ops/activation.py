@@ -110,6 +110,12 @@ def thresholded_relu(cx: Context, x: Value, *, alpha: float = 1.0) -> Value:
     return flat(cx, f"thresholded_relu_{require(cx, x, FLOATS)}", x, alpha=alpha)
 
 
+@op("Shrink", since=9)
+def shrink(cx: Context, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
+    """x < -lambd ? x + bias : x > lambd ? x - bias : 0"""
+    return flat(cx, f"shrink_{require(cx, x, NUMBERS)}", x, bias=bias, lambd=lambd)
+
+
 @op("Gelu", since=20)
 def gelu(cx: Context, x: Value, *, approximate: str = "none") -> Value:
     """x / 2 (1 + erf(x / sqrt(2))), or its approximation by tanh."""

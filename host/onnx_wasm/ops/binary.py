@@ -113,8 +113,6 @@ def mod(cx: Context, a: Value, b: Value, *, fmod: int = 0) -> Value:
     """The remainder with the divisor's sign, or with fmod, the dividend's."""
     dtype = same_type(cx, a, b)
     short = require(cx, a, NUMBERS)
-    if dtype.is_float and not fmod:
-        cx.fail("floats need fmod=1")
     kernel = "fmod" if fmod and short not in UNSIGNED else "mod"
     return broadcast(cx, f"{kernel}_{short}", "ab", (a, b), dtype)[0]
 
@@ -210,9 +208,9 @@ for _name, _fold in (("And", np.bitwise_and), ("Or", np.bitwise_or), ("Xor", np.
 
 @op("BitShift", since=11)
 def bit_shift(cx: Context, x: Value, y: Value, *, direction: str) -> Value:
-    """x shifted by y bits; 0 from the width of the type on."""
+    """x shifted by y bits: to the right, signed types keep their sign."""
     dtype = same_type(cx, x, y)
-    short = require(cx, x, UNSIGNED)
+    short = require(cx, x, INTEGERS)
     if direction not in ("LEFT", "RIGHT"):
         cx.fail(f"direction is {direction!r}, must be 'LEFT' or 'RIGHT'")
     return broadcast(cx, f"shift_{direction.lower()}_{short}", "ab", (x, y), dtype)[0]

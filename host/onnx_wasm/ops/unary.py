@@ -34,6 +34,10 @@ _unary("Erf", "erf", FLOATS, 9)
 _unary("Sin", "sin", _SHORT_FLOATS, 7)
 _unary("Cos", "cos", _SHORT_FLOATS, 7)
 _unary("Tan", "tan", _SHORT_FLOATS, 7)
+for _name in ("Asin", "Acos", "Atan"):
+    _unary(_name, _name.lower(), FLOATS, 7)
+for _name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"):
+    _unary(_name, _name.lower(), FLOATS, 9)
 
 
 @op("Abs", since=6, fold=arrays(np.abs))
