@@ -8,8 +8,9 @@ import onnx
 import onnx.backend.test.loader
 import onnxruntime
 import pytest
-from harness import Harness
 from onnx import helper, numpy_helper
+
+from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError, UnsupportedModelError

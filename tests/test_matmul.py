@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_nodes import Case, node_cases, onnxruntime_node, run_node
 from onnx_wasm.errors import ShapeError, UnsupportedModelError

@@ -57,7 +57,7 @@ def body_of(node: Node, graph: Graph, args: Sequence[Item | None]) -> Graph:
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
-    return max((v for v in versions if v <= opset), default=min(versions))
+    return max((v for v in versions if v <= opset), default=min(versions, default=opset))
 
 
 def _schema(node: Node, opsets: Mapping[str, int]) -> Any:
