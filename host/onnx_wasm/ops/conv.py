@@ -145,7 +145,7 @@ def _blocks(g: Geometry, channels: int, pointwise: bool) -> tuple[int, int, int,
     nc = _even(positions, BLOCK_N)
     rows = (PATCHES_IMAGE if pointwise else PATCHES_ROWS), split_k(k), nc, nc * 4 + 64
     (d, k_h, k_w), s_h, o_w = g.kernel, g.strides[1], g.output[2]
-    if pointwise or k_h == 1 or d * g.output[0] != 1 or taps > BLOCK_K:
+    if pointwise or k_h == 1 or (d, g.output[0], g.pads[0]) != (1, 1, 0) or taps > BLOCK_K:
         return rows
     # Whole channels, so that no lines are made twice; a block ends with a row of y that is longer than a block.
     kc = -(-channels // -(-k // (BLOCK_K + BLOCK_K // 4))) * taps
