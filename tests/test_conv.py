@@ -70,6 +70,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 8, 21, 20), (8, 8, 4, 4), {"auto_pad": "VALID", "strides": [2, 3]}),
     ((1, 4, 3, 3), (9, 4, 3, 3), {}),
     ((1, 4, 1, 1), (9, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((1, 3, 3), (5, 3, 3), {"strides": [2], "pads": [0, 2], "dilations": [2]}),
     # one position, many channels
     ((2, 64, 1, 1), (10, 64, 1, 1), {}),
     ((1, 63, 1, 1), (70, 63, 1, 1), {}),

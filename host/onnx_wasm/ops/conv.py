@@ -168,7 +168,7 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     k = channels * math.prod(g.kernel)
     positions = math.prod(g.output)
     pointwise = g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
-    if positions == 1 and g.kernel == g.input and not any(g.pads):
+    if positions == 1 and g.kernel == g.input and not any(g.pads) and set(g.dilations) == {1}:
         pointwise = True
     patches, kc, nc, lines = _blocks(g, channels, pointwise)
     # Few positions: threads share the rows, so that each weight is read by one of them only.
