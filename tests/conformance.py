@@ -2,8 +2,8 @@
 
     python tests/conformance.py [--json] [--kind node] [--only SUBSTRING] [--update]
 
-`conformance.txt` lists the cases that pass. A listed case that fails is an error, and so is an unlisted one that passes:
-`--update` writes the list anew. The exit code is 0 if the list says what is true.
+`conformance.txt` lists the cases that pass. A listed case that fails is an error, and so is an unlisted one that
+passes: `--update` writes the list anew. The exit code is 0 if the list says what is true.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.backend.test.loader
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from harness import Harness
+from onnx_nodes import Case, node_cases
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError, UnsupportedModelError
 from onnx_wasm.model import Node
 from onnx_wasm.ops.conv import conv
 from onnx_wasm.ops.fusion import Activation, fuse_activation, fuse_affine, fuse_residual
-from onnx_wasm.ops.matmul import gemm, matmul
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -73,6 +70,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 8, 21, 20), (8, 8, 4, 4), {"auto_pad": "VALID", "strides": [2, 3]}),
     ((1, 4, 3, 3), (9, 4, 3, 3), {}),
     ((1, 4, 1, 1), (9, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((1, 3, 3), (5, 3, 3), {"strides": [2], "pads": [0, 2], "dilations": [2]}),
     # one position, many channels
     ((2, 64, 1, 1), (10, 64, 1, 1), {}),
     ((1, 63, 1, 1), (70, 63, 1, 1), {}),
@@ -93,6 +91,9 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 6, 50), (6, 1, 9), {"group": 6, "pads": [4, 4]}),
     ((1, 3, 5, 6, 7), (4, 3, 2, 3, 3), {"pads": [1, 1, 1, 0, 1, 1], "strides": [1, 2, 1], "dilations": [2, 1, 1]}),
     ((2, 4, 4, 5, 6), (4, 2, 3, 3, 3), {"pads": [1] * 6, "group": 2}),
+    ((1, 2, 2, 9, 7), (4, 2, 1, 3, 3), {"strides": [4, 1, 1]}),
+    ((1, 2, 2, 9, 7), (4, 2, 1, 3, 3), {"strides": [4, 1, 1], "pads": [2, 0, 0, 0, 0, 0]}),
+    ((1, 2, 1, 9, 7), (4, 2, 1, 3, 3), {"strides": [4, 1, 1], "pads": [1, 0, 0, 0, 0, 0]}),
 ]
 
 
@@ -333,26 +334,7 @@ def test_unsupported_type(harness: Harness) -> None:
         harness.op(conv, [np.zeros((1, 1, 3, 3), np.int32)] * 2)
 
 
-def array(tensor: Any) -> np.ndarray:
-    return numpy_helper.to_array(tensor) if isinstance(tensor, onnx.TensorProto) else np.asarray(tensor)
-
-
-def test_cases_of_the_onnx_package(harness: Harness) -> None:
-    functions = {"Conv": conv, "Gemm": gemm, "MatMul": matmul}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cases = onnx.backend.test.loader.load_model_tests(kind="node")
-    ran = set()
-    for case in cases:
-        if case.model is None or [n.op_type for n in case.model.graph.node] not in [[f] for f in functions]:
-            continue
-        (node,) = case.model.graph.node
-        inputs, outputs = ([array(a) for a in s] for s in case.data_sets[0])
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
-        if inputs[0].dtype not in (np.float32, np.float64, np.int32, np.int64, np.uint32, np.uint64):
-            continue
-        y = harness.op(functions[node.op_type], inputs, **attributes)
-        np.testing.assert_allclose(y, outputs[0], rtol=1e-4, atol=1e-5, err_msg=case.name)
-        ran.add(node.op_type)
-    assert ran == set(functions)
+@pytest.mark.parametrize("case", node_cases("Conv", "Gemm", "MatMul"), ids=lambda case: case.name)
+def test_cases_of_the_onnx_package(harness: Harness, case: Case) -> None:
+    (y,) = case.run(harness)
+    np.testing.assert_allclose(y, case.outputs[0], rtol=case.rtol, atol=max(case.atol, 1e-6))

@@ -8,6 +8,7 @@ from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import OnnxWasmError, ShapeError
 from onnx_wasm.model import Node
+from onnx_wasm.ops.binary import add
 from onnx_wasm.ops.fusion import Activation, fuse_activation, fuse_affine, fuse_bias, fuse_residual
 from onnx_wasm.ops.matmul import gemm, matmul
 
@@ -157,6 +158,27 @@ def test_fusion(harness: Harness, m: int, n: int) -> None:
     for split in (1, 3):
         y = harness.op(block, [residual, bias, a, b], weights=(1, 3), split=split)
         close(y, np.clip(a @ b + bias + residual, -0.5, 1.5), 300)
+
+
+@pytest.mark.parametrize("bias_shape", [(6,), (1, 6), (1, 1, 6)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_add_of_a_row_is_fused(harness: Harness, bias_shape: tuple[int, ...], swapped: bool) -> None:
+    a, b, bias = normal(2, 3, 5), normal(5, 6, seed=1), normal(*bias_shape, seed=2)
+
+    def block(cx: Context, a: Value, b: Value, bias: Value) -> Value:
+        y = matmul(cx, a, b)
+        y = add(cx, bias, y) if swapped else add(cx, y, bias)
+        assert len(cx.records) == 1
+        return y
+
+    close(harness.op(block, [a, b, bias], weights=(1, 2)), a @ b + bias, 5)
+
+
+@pytest.mark.parametrize("bias_shape", [(3, 1), (1,), (1, 1, 1, 6), (2, 3, 1)])
+def test_add_of_anything_else_is_right(harness: Harness, bias_shape: tuple[int, ...]) -> None:
+    a, b, bias = normal(2, 3, 5), normal(5, 6, seed=1), normal(*bias_shape, seed=2)
+    y = harness.op(lambda cx, a, b, c: add(cx, matmul(cx, a, b), c), [a, b, bias], weights=(1, 2))
+    close(y, a @ b + bias, 5)
 
 
 def test_shift_of_channels_is_folded_into_gemm(harness: Harness) -> None:

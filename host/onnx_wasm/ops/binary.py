@@ -11,7 +11,7 @@ from ..context import Array, Context, Value
 from ..dtypes import BOOL, F32, F64, I64
 from ..registry import op
 from ._elementwise import FLOATS, INTEGERS, NUMBERS, UNSIGNED, arrays, broadcast, cast, flat, require, same_type
-from .fusion import Activation, fuse_affine, fuse_residual
+from .fusion import Activation, fuse_affine, fuse_bias, fuse_residual
 
 # Kernels of integers that are the same for both signs carry the signed name.
 _SIGNLESS = {f"u{bits}": f"i{bits}" for bits in (8, 16, 32, 64)}
@@ -75,10 +75,9 @@ def add(cx: Context, a: Value, b: Value) -> Value:
                 return a
             if fuse_residual(cx, b, a):
                 return b
-        if _affine(cx, a, b, scales=False):
-            return a
-        if _affine(cx, b, a, scales=False):
-            return b
+        for x, c in ((a, b), (b, a)):
+            if fuse_bias(cx, x, c) or _affine(cx, x, c, scales=False):
+                return x
     return _arithmetic(cx, "add", a, b)
 
 

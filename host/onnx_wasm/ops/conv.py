@@ -22,6 +22,8 @@ from .matmul import BLOCK_K, TILE_BYTES, split_k
 BLOCK_N = 256
 # How conv_f32 makes the patches.
 PATCHES_ROWS, PATCHES_LINES, PATCHES_IMAGE = 0, 1, 2
+# What the lines of a block may take.
+LINE_BYTES = 98304
 # What the copied rows of a depthwise convolution may take.
 STRIP_BYTES = 32768
 
@@ -136,31 +138,39 @@ def conv(
     return y
 
 
+def _blocks(g: Geometry, channels: int, pointwise: bool) -> tuple[int, int, int, int]:
+    """How patches are made, the rows and columns of a block of them, and the bytes of the lines they come from."""
+    taps, positions = math.prod(g.kernel), math.prod(g.output)
+    k = channels * taps
+    nc = _even(positions, BLOCK_N)
+    rows = (PATCHES_IMAGE if pointwise else PATCHES_ROWS), split_k(k), nc, nc * 4 + 64
+    (d, k_h, k_w), s_h, o_w = g.kernel, g.strides[1], g.output[2]
+    if pointwise or k_h == 1 or (d, g.output[0], g.pads[0]) != (1, 1, 0) or taps > BLOCK_K:
+        return rows
+    # Whole channels, so that no lines are made twice; a block ends with a row of y that is longer than a block.
+    kc = -(-channels // -(-k // (BLOCK_K + BLOCK_K // 4))) * taps
+    if o_w > BLOCK_N:
+        nc = _even(o_w, BLOCK_N)
+    reached = 1 if o_w > nc else min(g.output[1], (nc + o_w - 2) // o_w + 1)
+    reached += (k_h - 1) * g.dilations[1] // s_h
+    lines = k_w * s_h * reached * min(o_w, nc) * 4 + 64
+    return rows if lines > LINE_BYTES else (PATCHES_LINES, kc, nc, lines)
+
+
+def _even(n: int, block: int) -> int:
+    """The size of blocks of n columns, all about equal and a multiple of 8."""
+    return -(-n // -(-n // block) // 8) * 8
+
+
 def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
     batch, outputs = y.shape[:2]
     m, channels = outputs // group, x.shape[1] // group
     k = channels * math.prod(g.kernel)
     positions = math.prod(g.output)
     pointwise = g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
-    if positions == 1 and g.kernel == g.input and not any(g.pads):
+    if positions == 1 and g.kernel == g.input and not any(g.pads) and set(g.dilations) == {1}:
         pointwise = True
-    taps = math.prod(g.kernel)
-    (_, k_h, k_w), (_, s_h, _), o_w = g.kernel, g.strides, g.output[2]
-    kc, length, lines = split_k(k), positions, 0
-    patches = PATCHES_IMAGE if pointwise else PATCHES_ROWS
-    if not pointwise and g.output[0] == g.kernel[0] == 1 and k_h > 1 and k_w <= 16 and taps <= BLOCK_K:
-        patches = PATCHES_LINES
-        # Whole channels, so that no lines are made twice.
-        channels_a_block = -(-channels // -(-k // (BLOCK_K + BLOCK_K // 4)))
-        kc = channels_a_block * taps
-        if o_w > BLOCK_N:
-            length = o_w
-    nc = -(-length // -(-length // BLOCK_N) // 8) * 8
-    lines = nc
-    if patches == PATCHES_LINES:
-        rows = 1 if o_w > nc else min(g.output[1], (nc + o_w - 2) // o_w + 1)
-        lines = k_w * s_h * (rows + (k_h - 1) * g.dilations[1] // s_h) * min(o_w, nc)
-    lines = lines * 4 + 64
+    patches, kc, nc, lines = _blocks(g, channels, pointwise)
     # Few positions: threads share the rows, so that each weight is read by one of them only.
     by_rows = positions <= BLOCK_N and m >= 32
     unit = 16 if by_rows else 32
