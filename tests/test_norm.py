@@ -69,6 +69,13 @@ def test_batchnorm_as_onnxruntime(harness: Harness, shape: tuple[int, ...]) -> N
     check(run_node(harness, "BatchNormalization", inputs, 15)[0], onnxruntime_node("BatchNormalization", inputs, 15)[0])
 
 
+def test_batchnorm_of_rank_1(harness: Harness) -> None:
+    x = data(5)
+    one = [np.array([v], np.float32) for v in (2, 3, 0.5, 4)]
+    (y,) = run_node(harness, "BatchNormalization", [x, *one])
+    check(y, batchnorm(x.reshape(5, 1), *one).reshape(5), np.float32)
+
+
 def test_batchnorm_errors(harness: Harness) -> None:
     inputs = batchnorm_inputs((2, 3, 4), np.float32)
     with pytest.raises(UnsupportedModelError, match="training"):
