@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+
 from harness import Harness
 from onnx_nodes import run_node, single_node
 

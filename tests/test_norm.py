@@ -3,8 +3,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_nodes import Case, node_cases, onnxruntime_node, run_node
 from onnx_wasm import dtypes, registry
@@ -299,6 +301,16 @@ def test_no_elements(harness: Harness, shape: tuple[int, ...]) -> None:
         ("LpNormalization", [x]),
     ]:
         assert run_node(harness, op, inputs)[0].shape == shape
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("weights", [(), (1, 2, 3, 4)])
+def test_16_bit_floats_are_computed_as_f32(harness: Harness, weights: tuple[int, ...], dtype: type) -> None:
+    inputs = [a.astype(dtype) for a in batchnorm_inputs((2, 3, 5), np.float32)]
+    (y,) = run_node(harness, "BatchNormalization", inputs, weights=weights)
+    (e,) = run_node(harness, "BatchNormalization", [a.astype(np.float32) for a in inputs])
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, e.astype(dtype))
 
 
 def test_strict(strict_harness: Harness) -> None:

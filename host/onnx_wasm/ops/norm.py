@@ -9,6 +9,7 @@ from ..context import Context, Value
 from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._widen import widened
 from .fusion import Activation, fuse_affine
 
 
@@ -97,6 +98,7 @@ def _batchnorm(
 
 
 @op("BatchNormalization", since=14)
+@widened
 def batchnorm(
     cx: Context,
     x: Value,
@@ -114,6 +116,7 @@ def batchnorm(
 
 
 @op("BatchNormalization", since=7)
+@widened
 def batchnorm_7(
     cx: Context,
     x: Value,
@@ -155,6 +158,7 @@ def _group_normalization(
 
 
 @op("InstanceNormalization")
+@widened
 def instance_normalization(cx: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
     """Each channel of each item normalised by its own mean and variance."""
     check_float(cx, x)
@@ -177,6 +181,7 @@ def _group_checked(
 
 
 @op("GroupNormalization", since=18)
+@widened
 def group_normalization_18(
     cx: Context, x: Value, scale: Value, bias: Value, *, num_groups: int, epsilon: float = 1e-5
 ) -> Value:
@@ -185,6 +190,7 @@ def group_normalization_18(
 
 
 @op("GroupNormalization", since=21)
+@widened
 def group_normalization(
     cx: Context,
     x: Value,

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from ..context import Context, Value
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._widen import widened
 from .norm import check_float
 from .reduce import UNIT, dim_words, group, normalize_axes
 
 
 @op("LayerNormalization", since=17)
+@widened
 def layer_normalization(
     cx: Context,
     x: Value,
@@ -53,6 +55,7 @@ def layer_normalization(
 
 
 @op("RMSNormalization", since=23)
+@widened
 def rms_normalization(
     cx: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Value:
@@ -95,6 +98,7 @@ def _check_row(cx: Context, x: Value, axis: int, **parameters: Value | None) -> 
 
 
 @op("MeanVarianceNormalization")
+@widened
 def mean_variance_normalization(cx: Context, x: Value, *, axes: Sequence[int] = (0, 2, 3)) -> Value:
     """(x - mean) / (standard deviation + 1e-9) over some axes."""
     check_float(cx, x)
@@ -118,6 +122,7 @@ def mean_variance_normalization(cx: Context, x: Value, *, axes: Sequence[int] = 
 
 
 @op("LpNormalization")
+@widened
 def lp_normalization(cx: Context, x: Value, *, axis: int = -1, p: int = 2) -> Value:
     """x over its p-norm along an axis, p being 1 or 2."""
     check_float(cx, x)
@@ -132,6 +137,7 @@ def lp_normalization(cx: Context, x: Value, *, axis: int = -1, p: int = 2) -> Va
 
 
 @op("LRN")
+@widened
 def lrn(cx: Context, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Value:
     """x over (bias + alpha / size * sum of squares of neighbouring channels) ^ beta."""
     check_float(cx, x)
