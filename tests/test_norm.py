@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -68,6 +69,13 @@ def test_batchnorm(harness: Harness, opset: int, dtype: type, shape: tuple[int, 
 def test_batchnorm_as_onnxruntime(harness: Harness, shape: tuple[int, ...]) -> None:
     inputs = batchnorm_inputs(shape, np.float32)
     check(run_node(harness, "BatchNormalization", inputs, 15)[0], onnxruntime_node("BatchNormalization", inputs, 15)[0])
+
+
+def test_batchnorm_of_rank_1(harness: Harness) -> None:
+    x = data(5)
+    one = [np.array([v], np.float32) for v in (2, 3, 0.5, 4)]
+    (y,) = run_node(harness, "BatchNormalization", [x, *one])
+    check(y, batchnorm(x.reshape(5, 1), *one).reshape(5), np.float32)
 
 
 def test_batchnorm_errors(harness: Harness) -> None:
@@ -293,6 +301,16 @@ def test_no_elements(harness: Harness, shape: tuple[int, ...]) -> None:
         ("LpNormalization", [x]),
     ]:
         assert run_node(harness, op, inputs)[0].shape == shape
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("weights", [(), (1, 2, 3, 4)])
+def test_16_bit_floats_are_computed_as_f32(harness: Harness, weights: tuple[int, ...], dtype: type) -> None:
+    inputs = [a.astype(dtype) for a in batchnorm_inputs((2, 3, 5), np.float32)]
+    (y,) = run_node(harness, "BatchNormalization", inputs, weights=weights)
+    (e,) = run_node(harness, "BatchNormalization", [a.astype(np.float32) for a in inputs])
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, e.astype(dtype))
 
 
 def test_strict(strict_harness: Harness) -> None:

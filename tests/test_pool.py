@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -227,6 +228,16 @@ def test_many_dimensions_of_one(harness: Harness) -> None:
 def test_no_elements(harness: Harness) -> None:
     (y,) = run_node(harness, MAX, [np.zeros((0, 3, 8, 8), np.float32)], kernel_shape=[2, 2])
     assert y.shape == (0, 3, 7, 7)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("op", [MAX, AVERAGE, LP])
+def test_16_bit_floats_are_computed_as_f32(harness: Harness, op: str, dtype: type) -> None:
+    x = data(1, 2, 7, 9).astype(dtype)
+    (y, *_) = run_node(harness, op, [x], kernel_shape=[3, 3])
+    (e, *_) = run_node(harness, op, [x.astype(np.float32)], kernel_shape=[3, 3])
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, e.astype(dtype))
 
 
 def test_errors(harness: Harness) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -221,6 +222,18 @@ def test_splitting_gives_the_same_bytes(harness: Harness, shape: tuple[int, ...]
 def test_strict(strict_harness: Harness, op: str) -> None:
     check(strict_harness, op, data((3, 5, 7), np.float32), (1,))
     check(strict_harness, op, data((3, 5, 7), np.float32), (2,))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("op", [*OPS, "ArgMax"])
+def test_16_bit_floats_are_computed_as_f32(harness: Harness, op: str, dtype: type) -> None:
+    x = abs(data((3, 17), np.float32)).astype(dtype)
+    attributes = {"axis": 1} if op == "ArgMax" else {"axes": [1]}
+    opset = 11
+    (y,) = run_node(harness, op, [x], opset, **attributes)
+    (e,) = run_node(harness, op, [x.astype(np.float32)], opset, **attributes)
+    assert y.dtype == (np.int64 if op == "ArgMax" else dtype)
+    np.testing.assert_array_equal(y, e.astype(y.dtype))
 
 
 def test_errors(harness: Harness) -> None:

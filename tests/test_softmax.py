@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -125,6 +126,15 @@ def test_every_binade_of_the_exponential(harness: Harness) -> None:
 def test_no_elements(harness: Harness, op: str) -> None:
     for shape in [(0, 3), (3, 0), (2, 0, 4)]:
         assert run_node(harness, op, [np.zeros(shape, np.float32)], axis=1)[0].shape == shape
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("op", OPS)
+def test_16_bit_floats_are_computed_as_f32(harness: Harness, op: str, dtype: type) -> None:
+    x = data((3, 17)).astype(dtype)
+    (y,) = run_node(harness, op, [x])
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, run_node(harness, op, [x.astype(np.float32)])[0].astype(dtype))
 
 
 def test_errors(harness: Harness) -> None:

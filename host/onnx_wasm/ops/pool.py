@@ -11,6 +11,7 @@ from ..context import Context, Value
 from ..dtypes import F32, F64, I8, I64, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._widen import widened
 from .reduce import reduce_to
 
 
@@ -131,6 +132,7 @@ def _by_rows(cx: Context, kernel: str, x: Value, y: Value, axes: list[Axis], **m
 
 
 @op("MaxPool")
+@widened
 def max_pool(
     cx: Context,
     x: Value,
@@ -172,6 +174,7 @@ def max_pool(
 
 
 @op("AveragePool")
+@widened
 def average_pool(
     cx: Context,
     x: Value,
@@ -196,6 +199,7 @@ def average_pool(
 
 
 @op("LpPool")
+@widened
 def lp_pool(
     cx: Context,
     x: Value,
@@ -230,18 +234,21 @@ def _global(cx: Context, reduction: str, x: Value) -> Value:
 
 
 @op("GlobalAveragePool")
+@widened
 def global_average_pool(cx: Context, x: Value) -> Value:
     """The mean over all spatial dimensions."""
     return _global(cx, "ReduceMean", x)
 
 
 @op("GlobalMaxPool")
+@widened
 def global_max_pool(cx: Context, x: Value) -> Value:
     """The maximum over all spatial dimensions."""
     return _global(cx, "ReduceMax", x)
 
 
 @op("GlobalLpPool")
+@widened
 def global_lp_pool(cx: Context, x: Value, *, p: int = 2) -> Value:
     """The p-norm over all spatial dimensions."""
     if p in (1, 2):

@@ -14,6 +14,7 @@ from ..context import Array, Context, Value
 from ..dtypes import BOOL, F32, F64, I8, I32, I64, U8, U32, U64, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._widen import widened
 
 # Elements that one work unit reads, about.
 UNIT = 16384
@@ -171,11 +172,13 @@ def _reduce(cx: Context, x: Value, axes: Sequence[int] | None, keepdims: int, no
     return reduce_to(cx, cx.node.op_type, x, axes, shape)
 
 
+@widened
 def reduce_by_attribute(cx: Context, x: Value, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Value:
     """Reductions whose axes are an attribute."""
     return _reduce(cx, x, axes, keepdims)
 
 
+@widened
 def reduce_by_input(
     cx: Context, x: Value, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Value:
@@ -222,6 +225,7 @@ for _name in _KINDS:
 
 
 @op("ArgMax", "ArgMin")
+@widened
 def argmax(cx: Context, x: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Value:
     """Index of the extreme along an axis: the first, or the last of equals; a NaN is more extreme than any number."""
     (axis,) = normalize_axes(cx, (axis,), x.rank)
@@ -249,6 +253,7 @@ def argmax(cx: Context, x: Value, *, axis: int = 0, keepdims: int = 1, select_la
 
 
 @op("Hardmax", since=13)
+@widened
 def hardmax(cx: Context, x: Value, *, axis: int = -1) -> Value:
     """1 at the first maximum along the axis, 0 elsewhere."""
     (axis,) = normalize_axes(cx, (axis,), x.rank)
@@ -256,6 +261,7 @@ def hardmax(cx: Context, x: Value, *, axis: int = -1) -> Value:
 
 
 @op("Hardmax", since=1)
+@widened
 def hardmax_flat(cx: Context, x: Value, *, axis: int = 1) -> Value:
     """Hardmax over all axes from ``axis`` on."""
     return _hardmax(cx, x, math.prod(x.shape[flat_axis(cx, axis, x.rank) :]), 1)

@@ -8,10 +8,12 @@ from ..context import Context, Value
 from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._widen import widened
 from .reduce import UNIT, flat_axis, normalize_axes
 
 
 @op("Softmax", "LogSoftmax", since=13)
+@widened
 def softmax(cx: Context, x: Value, *, axis: int = -1) -> Value:
     """e^x over the sum of e^x along an axis, or its logarithm."""
     (axis,) = normalize_axes(cx, (axis,), x.rank)
@@ -19,6 +21,7 @@ def softmax(cx: Context, x: Value, *, axis: int = -1) -> Value:
 
 
 @op("Softmax", "LogSoftmax", since=1)
+@widened
 def softmax_flat(cx: Context, x: Value, *, axis: int = 1) -> Value:
     """Softmax over all axes from ``axis`` on."""
     n = math.prod(x.shape[flat_axis(cx, axis, x.rank) :])

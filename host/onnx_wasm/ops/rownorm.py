@@ -1,0 +1,163 @@
+"""Normalisations of rows: over trailing axes, over any axes, over neighbouring channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..context import Context, Value
+from ..errors import UnsupportedModelError
+from ..registry import op
+from ._widen import widened
+from .norm import check_float
+from .reduce import UNIT, dim_words, group, normalize_axes
+
+
+@op("LayerNormalization", since=17)
+@widened
+def layer_normalization(
+    cx: Context,
+    x: Value,
+    scale: Value,
+    bias: Value | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> tuple[Value | None, ...]:
+    """All axes from ``axis`` on normalised together, and the mean and 1 / standard deviation if they are wanted."""
+    check_float(cx, x)
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    _check_row(cx, x, axis, scale=scale, bias=bias)
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    wanted = [i < len(cx.node.outputs) and cx.node.outputs[i] != "" for i in (1, 2)]
+    statistics = [1 if a >= axis else d for a, d in enumerate(x.shape)]
+    mean, factor = (cx.out(statistics, x.dtype) if w else None for w in wanted)
+    if y.size:
+        n = math.prod(x.shape[axis:])
+        rows = x.size // n
+        per = max(1, UNIT // 2 // n)
+        cx.emit(
+            f"layernorm_{x.dtype.short}",
+            units=-(-rows // per),
+            x=x,
+            y=y,
+            scale=scale,
+            bias=bias,
+            mean=mean,
+            factor=factor,
+            n=n,
+            rows=rows,
+            per=per,
+            epsilon=epsilon,
+        )
+    return y, mean, factor
+
+
+@op("RMSNormalization", since=23)
+@widened
+def rms_normalization(
+    cx: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Value:
+    """All axes from ``axis`` on divided by the root of their mean square."""
+    check_float(cx, x)
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    _check_row(cx, x, axis, scale=scale)
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        n = math.prod(x.shape[axis:])
+        rows = x.size // n
+        per = max(1, UNIT // 2 // n)
+        cx.emit(
+            f"rmsnorm_{x.dtype.short}",
+            units=-(-rows // per),
+            x=x,
+            y=y,
+            scale=scale,
+            bias=None,
+            mean=None,
+            factor=None,
+            n=n,
+            rows=rows,
+            per=per,
+            epsilon=epsilon,
+        )
+    return y
+
+
+def _check_row(cx: Context, x: Value, axis: int, **parameters: Value | None) -> None:
+    # Leading ones are allowed: the kernel reads a dense row of the normalised elements.
+    row = x.shape[axis:]
+    for name, value in parameters.items():
+        if value is None:
+            continue
+        if value.size != math.prod(row) or [d for d in value.shape if d != 1] != [d for d in row if d != 1]:
+            cx.fail(f"{name} is {value}, must have shape {list(row)}", UnsupportedModelError)
+        if value.dtype != x.dtype:
+            cx.fail(f"{name} is {value}, must have the type of {x}", UnsupportedModelError)
+
+
+@op("MeanVarianceNormalization")
+@widened
+def mean_variance_normalization(cx: Context, x: Value, *, axes: Sequence[int] = (0, 2, 3)) -> Value:
+    """(x - mean) / (standard deviation + 1e-9) over some axes."""
+    check_float(cx, x)
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        groups = group(x.shape, normalize_axes(cx, axes, x.rank))
+        reduced = groups.reduced or [(1, 1)]
+        n, outer = (reduced[0][0], reduced[1:]) if groups.last else (1, reduced)
+        kept = math.prod(size for size, _ in groups.kept)
+        cx.emit(
+            f"mvn_{x.dtype.short}",
+            units=kept,
+            x=x,
+            y=y,
+            n=n,
+            runs=x.size // kept // n,
+            kept=dim_words(groups.kept, x.dtype.itemsize),
+            reduced=dim_words(outer, x.dtype.itemsize),
+        )
+    return y
+
+
+@op("LpNormalization")
+@widened
+def lp_normalization(cx: Context, x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    """x over its p-norm along an axis, p being 1 or 2."""
+    check_float(cx, x)
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    if p not in (1, 2):
+        cx.fail(f"p is {p}, must be 1 or 2")
+    y = cx.out(x.shape, x.dtype, reuse=(x,))
+    if y.size:
+        n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+        cx.emit(f"lpnorm_{x.dtype.short}", units=x.size // (n * inner), x=x, y=y, n=n, inner=inner, p=p)
+    return y
+
+
+@op("LRN")
+@widened
+def lrn(cx: Context, x: Value, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Value:
+    """x over (bias + alpha / size * sum of squares of neighbouring channels) ^ beta."""
+    check_float(cx, x)
+    if x.rank < 2:
+        cx.fail(f"{x} must have a batch and a channel dimension")
+    if size < 1:
+        cx.fail(f"size is {size}, must be positive")
+    y = cx.out(x.shape, x.dtype)
+    if y.size:
+        cx.emit(
+            f"lrn_{x.dtype.short}",
+            units=x.shape[0] * x.shape[1],
+            x=x,
+            y=y,
+            n=math.prod(x.shape[2:]),
+            channels=x.shape[1],
+            before=(size - 1) // 2,
+            after=size // 2,
+            alpha=alpha / size,
+            beta=beta,
+            bias=bias,
+        )
+    return y
