@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.backend.test.data.light as light_data
 import pytest
 
 import graphs
@@ -74,7 +73,7 @@ class Light:
 
 
 def light_path(name: str) -> Path:
-    return Path(light_data.__file__).parent / f"light_{name}.onnx"
+    return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx"
 
 
 def light_feeds(proto: onnx.ModelProto) -> Arrays:
