@@ -1,7 +1,7 @@
 """Recurrent layers against native onnxruntime, one thread each: python bench/recurrent.py
 
 Run it with PYTHONPATH=host. Both take turns, records of this package run one after the other without a session, and the
-least of many runs counts, native's less the time of a session that does nothing.
+least processor time of many runs counts, native's less the time of a session that does nothing.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ def ours(
 
 
 def least(calls: list[Callable[[], Any]], budget: float = 1.5) -> list[float]:
-    """The least seconds of each, taking turns."""
+    """The least seconds of processor time of each, taking turns."""
     best = [1e9] * len(calls)
     stop = time.perf_counter() + budget
     while time.perf_counter() < stop:
         for i, call in enumerate(calls):
             for _ in range(3):
-                start = time.perf_counter()
+                start = time.thread_time()
                 call()
-                best[i] = min(best[i], time.perf_counter() - start)
+                best[i] = min(best[i], time.thread_time() - start)
     return best
 
 
