@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..context import Context, Value
-from ..dtypes import BF16, F16, F32, F64, I32, DType
+from ..dtypes import BF16, F16, F32, F64, I8, I32, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._elementwise import cast
@@ -179,7 +179,7 @@ def _run(
     **extra: Any,
 ) -> tuple[Value | None, ...]:
     """The records of a layer, and its outputs: those that the node names, None for others."""
-    count = 3 if kernel == "lstm" else 2
+    count = 3 if kernel.endswith("lstm") else 2
     wanted = [i < len(cx.node.outputs) and cx.node.outputs[i] != "" for i in range(count)]
     dtype, real = x.dtype, F64 if x.dtype is F64 else F32
     shapes = (layer.output_shape(), layer.state_shape(), layer.state_shape())
@@ -222,9 +222,11 @@ def _emit(
         # Gate by gate, so that every gate begins a panel.
         padded = -(-layer.hidden // 8) * 8
         r = pack_columns(cx, r, layer.hidden, layer.hidden, transposed=True)
-    group = layer.batch if layer.batch < 2 * GROUP else GROUP
+    # A quantized state has one scale for the whole batch.
+    quantized = kernel == "qlstm"
+    group = layer.batch if layer.batch < 2 * GROUP or quantized else GROUP
     groups = -(-layer.batch // group)
-    unit_bytes = group * (2 + layer.gates) * padded * size + -(-group // 4) * 4 * state + TILE_BYTES
+    unit_bytes = group * (2 + quantized + layer.gates) * padded * size + -(-group // 4) * 4 * state + TILE_BYTES
     unit_bytes = -(-unit_bytes // 64) * 64
     # In rows of xw: from step to step, and from batch row to batch row.
     step, row = (1, layer.steps) if layer.batch_first else (layer.batch, 1)
@@ -232,7 +234,7 @@ def _emit(
         y_t, y_b, y_d, s_b, s_d = width, layer.steps * width, state, width, state
     else:
         y_t, y_b, y_d, s_b, s_d = layer.batch * width, state, layer.batch * state, state, layer.batch * state
-    if kernel == "lstm":
+    if kernel.endswith("lstm"):
         extra = {"c0": extra.pop("c0"), "y_c": outputs[2], **extra}
     cx.emit(
         f"{kernel}_{dtype.short}",
@@ -268,9 +270,11 @@ def _emit(
 
 def _plain(kernel: str, functions: Sequence[int]) -> bool:
     """Whether the activations are those that the kernel has code of its own for."""
-    defaults = {"gru": [Function.SIGMOID, Function.TANH], "lstm": [Function.SIGMOID, Function.TANH, Function.TANH]}
-    codes, default = list(functions[::3]), defaults.get(kernel)
-    return default is not None and codes == default * (len(codes) // len(default))
+    if kernel == "rnn":
+        return False
+    default = [Function.SIGMOID, Function.TANH] if kernel == "gru" else [Function.SIGMOID, Function.TANH, Function.TANH]
+    codes = list(functions[::3])
+    return codes == default * (len(codes) // len(default))
 
 
 def _bias(cx: Context, b: Value | None, directions: int, n: int, apart: int) -> Value | None:
@@ -381,3 +385,80 @@ def lstm(
         cx, layer, "lstm", x, w, r, b, sequence_lens, initial_h, functions, clip,
         c0=_wide(cx, initial_c), p=_wide(cx, p), input_forget=int(input_forget != 0),
     )  # fmt: skip
+
+
+@op("DynamicQuantizeLSTM", domain="com.microsoft")
+def dynamic_quantize_lstm(
+    cx: Context,
+    x: Value,
+    w: Value,
+    r: Value,
+    b: Value | None = None,
+    sequence_lens: Value | None = None,
+    initial_h: Value | None = None,
+    initial_c: Value | None = None,
+    p: Value | None = None,
+    w_scale: Value | None = None,
+    w_zero_point: Value | None = None,
+    r_scale: Value | None = None,
+    r_zero_point: Value | None = None,
+    *,
+    activations: Sequence[str] = (),
+    activation_alpha: Sequence[float] = (),
+    activation_beta: Sequence[float] = (),
+    clip: float = 0.0,
+    direction: str = "forward",
+    hidden_size: int = 0,
+    input_forget: int = 0,
+) -> tuple[Value | None, ...]:
+    """An LSTM whose weights, [direction, input, gate], have 8 bits. X and in every step h are rounded to 8 bits, by a
+    scale that spans their elements; the products of these numbers are computed in f32."""
+    if x.dtype is not F32:
+        cx.fail(f"type {x.dtype} of X is not supported", UnsupportedModelError)
+    w = _dequantized(cx, "W", w, w_scale, w_zero_point)
+    r = _dequantized(cx, "R", r, r_scale, r_zero_point)
+    layer = _layer(cx, 4, x, r, direction, hidden_size, 0)
+    _check(
+        cx, layer, x, w, r, b, sequence_lens,
+        initial_h=(initial_h, layer.state_shape()), initial_c=(initial_c, layer.state_shape()),
+        P=(p, (layer.directions, 3 * layer.hidden)),
+    )  # fmt: skip
+    default = ("Sigmoid", "Tanh", "Tanh") * layer.directions
+    functions = _functions(cx, activations or default, activation_alpha, activation_beta, 3 * layer.directions)
+    if x.size:
+        rounded = cx.out((x.size + 3,), F32)
+        cx.emit("rnn_quantize_f32_flat", x=x, y=rounded, n=x.size)
+        x = cx.alias(rounded, x.shape)
+    return _run(
+        cx, layer, "qlstm", x, w, r, b, sequence_lens, initial_h, functions, clip,
+        c0=initial_c, p=p, input_forget=int(input_forget != 0),
+    )  # fmt: skip
+
+
+def _dequantized(cx: Context, name: str, w: Value, scale: Value | None, zero: Value | None) -> Value:
+    """Weights [direction, k, n] of 8 bits as f32 [direction, n, k], which is how the other layers have them."""
+    if w.rank != 3 or w.dtype not in (I8, U8):
+        cx.fail(f"{name} {w!r} must be int8 or uint8 of 3 dimensions", UnsupportedModelError)
+    if scale is None:
+        cx.fail(f"the scale of {name} is missing")
+    d, k, n = w.shape
+    for part, dtype in ((scale, F32), (zero, w.dtype)):
+        if part is not None and (part.dtype is not dtype or part.shape not in ((d,), (d, 1), (d, n))):
+            cx.fail(
+                f"scale and zero point of {name} must be {F32} and {w.dtype} of shape {[d]} or {[d, n]}, got {part!r}"
+            )
+    step = int(scale.size == d * n and n > 1)
+    if zero is not None and zero.size != scale.size:
+        cx.fail(f"scale {scale!r} and zero point {zero!r} of {name} differ in shape")
+
+    def make() -> Value:
+        made = cx.out((d, n, k), F32)
+        if made.size:
+            cx.emit(
+                f"rnn_dequantize_{w.dtype.short}", units=d * k, stream=("src", n),
+                src=w, scale=scale, zero=zero, dst=made, k=k, n=n, step=step,
+            )  # fmt: skip
+        return made
+
+    sources = (w, scale) if zero is None else (w, scale, zero)
+    return cx.derived(f"rnn_dequantized {zero is None}", sources, make)
