@@ -7,6 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import graphs
+import onnx_wasm
 from harness import Harness, KernelStatus
 from onnx_nodes import Case, node_cases, onnxruntime_node, run_node
 from onnx_wasm.errors import ShapeError, UnsupportedModelError
@@ -374,6 +376,71 @@ def test_errors(harness: Harness, change: dict[int, np.ndarray], attributes: dic
 def test_unknown_activation(harness: Harness) -> None:
     with pytest.raises(UnsupportedModelError, match="unknown activation 'Gelu'"):
         run_node(harness, "RNN", inputs("RNN"), activations=["Gelu"])
+
+
+def quantized(
+    steps: int,
+    batch: int,
+    size: int,
+    hidden: int,
+    directions: int,
+    dtype: type,
+    *,
+    columns: bool,
+    zero: bool,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """The inputs of a DynamicQuantizeLSTM by name."""
+    rng = np.random.default_rng(0)
+    n = 4 * hidden
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    names: dict[str, np.ndarray] = {
+        "x": rng.standard_normal((steps, batch, size)).astype(np.float32),
+        "w": rng.integers(low, high + 1, (directions, size, n)).astype(dtype),
+        "r": rng.integers(low, high + 1, (directions, hidden, n)).astype(dtype),
+        "b": rng.standard_normal((directions, 2 * n)).astype(np.float32) * np.float32(0.3),
+        "h": rng.standard_normal((directions, batch, hidden)).astype(np.float32) * np.float32(0.5),
+        "c": rng.standard_normal((directions, batch, hidden)).astype(np.float32),
+    }
+    shape = (directions, n) if columns else (directions,)
+    for of in "wr":
+        names[f"{of}_scale"] = (rng.uniform(1, 2, shape) / 300).astype(np.float32)
+        middle = np.full(shape, (low + high + 1) // 2 + (3 if zero else 0))
+        names[f"{of}_zero"] = middle.astype(dtype)
+    return names
+
+
+def quantized_model(names: dict[str, np.ndarray], **attributes: Any) -> bytes:
+    fed = ["x", "h", "c"]
+    inputs = ["x", "w", "r", "b", "", "h", "c", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    node = graphs.node("DynamicQuantizeLSTM", inputs, ["y", "y_h", "y_c"], domain="com.microsoft", **attributes)
+    return graphs.model(
+        [node],
+        {k: (graphs.FLOAT, names[k].shape) for k in fed},
+        ["y", "y_h", "y_c"],
+        {k: v for k, v in names.items() if k not in fed},
+        domains={"com.microsoft": 1},
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize(("batch", "hidden", "directions"), [(1, 16, 2), (2, 5, 1), (3, 9, 2), (5, 24, 1)])
+def test_dynamic_quantize_lstm(
+    dtype: type, columns: bool, zero: bool, batch: int, hidden: int, directions: int
+) -> None:
+    names = quantized(6, batch, 7, hidden, directions, dtype, columns=columns, zero=zero and not columns)
+    data = quantized_model(names, hidden_size=hidden, direction="bidirectional" if directions == 2 else "forward")
+    feeds = {k: names[k] for k in "xhc"}
+    expected = graphs.native(data, feeds)
+    with onnx_wasm.InferenceSession.create(data) as session:
+        found = session.run(feeds)
+        for name, e in expected.items():
+            difference = np.abs(found[name].data.reshape(e.shape) - e)
+            # A state on the border between two of its 255 steps may go either way.
+            assert difference.max() < 0.02
+            assert (difference < 1e-5).mean() > 0.9
 
 
 CASES = node_cases(*OPS)
