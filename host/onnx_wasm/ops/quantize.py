@@ -155,7 +155,7 @@ def dequantize(
         cx.fail(f"no dequantization of {x.dtype} to {dtype}", UnsupportedModelError)
     if zero is not None and zero.dtype is not x.dtype:
         cx.fail(f"the zero point is {zero.dtype}, the input {x.dtype}")
-    walk = _walk(cx, x, scale, zero, axis, block)
+    walk: dict[str, Any] = _walk(cx, x, scale, zero, axis, block)
     y = cx.out(x.shape, dtype)
     if not y.size:
         return y
