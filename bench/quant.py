@@ -6,9 +6,8 @@ Run it with PYTHONPATH=host. The least of several runs counts.
 from __future__ import annotations
 
 import numpy as np
-from kernels import prepare, seconds
 
-from harness import Harness
+from kernels import Harness, prepare, seconds
 from onnx_wasm.ops.matmul import matmul
 from onnx_wasm.ops.qlinear import matmul_integer
 

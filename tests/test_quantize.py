@@ -5,6 +5,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
+import graphs
+import onnx_wasm as ort
 from harness import Harness
 from onnx_nodes import node_cases, onnxruntime_node
 from onnx_wasm import dtypes
@@ -303,3 +306,27 @@ def test_zero_point_of_another_type(harness: Harness) -> None:
     x, scale = integers((3,), np.int8), np.array(1, np.float32)
     with pytest.raises(ShapeError, match="zero point is uint8"):
         harness.op(dequantize_linear, [x, scale, np.array(1, np.uint8)])
+
+
+def test_models_with_quantized_weights_and_activations() -> None:
+    weights = {
+        "w": RNG.integers(-8, 8, (32, 16)).astype(ml_dtypes.int4),
+        "ws": RNG.uniform(0.1, 0.2, (2, 16)).astype(np.float32),
+        "s": np.array(0.05, np.float32),
+        "z": np.array(7, np.uint8),
+    }
+    nodes = [
+        graphs.node("DequantizeLinear", ["w", "ws"], ["wf"], axis=0, block_size=16),
+        graphs.node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        graphs.node("DequantizeLinear", ["xq", "s", "z"], ["xf"]),
+        graphs.node("MatMul", ["xf", "wf"], ["m"]),
+        graphs.node("Relu", ["m"], ["y"]),
+    ]
+    data = graphs.model(nodes, {"x": (graphs.FLOAT, ["b", 32])}, ["y"], weights)
+    with ort.Runtime() as runtime, ort.InferenceSession.create(data, runtime=runtime) as session:
+        for rows in (5, 2):
+            x = RNG.normal(0, 3, (rows, 32)).astype(np.float32)
+            outputs = session.run({"x": x})
+            y = np.array(outputs["y"].data)
+            outputs["y"].dispose()
+            np.testing.assert_allclose(y, graphs.native(data, {"x": x})["y"], rtol=1e-5, atol=1e-4)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_nodes import node_cases, onnxruntime_node
 from onnx_wasm.errors import OnnxWasmError
@@ -43,6 +44,9 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 16, 8, 8), (9, 16, 1, 1), {"strides": [2, 2]}),
     ((1, 6, 12, 12), (9, 2, 3, 3), {"group": 3, "pads": [1, 1, 1, 1]}),
     ((2, 8, 10, 10), (8, 1, 3, 3), {"group": 8, "pads": [1, 1, 1, 1]}),
+    ((1, 3, 9, 35), (6, 1, 3, 4), {"group": 3, "pads": [1, 2, 2, 1], "strides": [2, 3], "dilations": [1, 2]}),
+    ((1, 3, 20, 41), (3, 1, 5, 5), {"group": 3, "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ((2, 3, 33), (3, 1, 4), {"group": 3, "pads": [7, 0]}),
     ((1, 4, 33), (5, 4, 5), {"pads": [2, 2]}),
     ((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), {"pads": [1, 1, 0, 0, 1, 1], "strides": [1, 2, 1]}),
     ((1, 300, 6, 6), (10, 300, 3, 3), {"pads": [1, 1, 1, 1]}),

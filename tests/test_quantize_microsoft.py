@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import graphs
 import numpy as np
 import onnx
 import pytest
-from harness import Harness
 from onnx import helper
+
+import graphs
+from harness import Harness
 from onnx_nodes import registry
 from onnx_wasm.context import Context
 from onnx_wasm.errors import OnnxWasmError

@@ -1,7 +1,8 @@
 """Quantized operators of the com.microsoft domain.
 
-Elementwise ones and poolings go by way of f32, where onnxruntime has shortcuts of its own for some: results may differ from
-its by one step where the quotient lies near one half. Functions of one 8-bit tensor are tables of 256 entries.
+Elementwise ones and poolings go by way of f32, where onnxruntime has shortcuts of its own for some: results may
+differ from its by one step where the quotient lies near one half. Functions of one 8-bit tensor are tables of 256
+entries.
 """
 
 from __future__ import annotations

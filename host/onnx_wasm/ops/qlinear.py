@@ -18,7 +18,7 @@ from ..errors import UnsupportedModelError
 from ..registry import op
 from .quantize import as_f32, dequantize, quantize, zero_points
 
-_BLOCK_BYTES = 262144
+_BLOCK_BYTES = 131072
 _TILE_BYTES = 128
 BYTES = (U8, I8)
 
@@ -49,9 +49,9 @@ def offsets(cx: Context, zero: Value | None, dtype: DType, n: int) -> Value | No
     """The zero points of an operand of n rows or columns that became i8, one i32 each; None if all are 0."""
     if zero is None and dtype is I8:
         return None
-    if zero is not None and zero.const and (zero.known is not None or zero.source is not None):
-        if (cx.read(zero).astype(int) == flip(dtype)).all():
-            return None
+    on_host = zero is not None and zero.const and (zero.known is not None or zero.source is not None)
+    if zero is not None and on_host and (cx.read(zero).astype(int) == flip(dtype)).all():
+        return None
     sources = () if zero is None else (zero,)
 
     def make() -> Value:

@@ -10,7 +10,7 @@ from ..context import Context, Value
 from ..dtypes import I8, I32, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
-from .conv import geometry
+from .conv import Geometry, geometry
 from .qlinear import BYTES, FINISH, flip, offsets, padded, scales
 from .quantize import zero_points
 
@@ -79,7 +79,56 @@ def convolve(
     y = cx.out((batch, outputs, *g.output), dtype)
     if not y.size:
         return y
-    g = g.padded_to(3)
+    shared: dict[str, Any] = {
+        "scale": None if scale is None else scales(cx, *scale, outputs),
+        "bias": bias,
+        "w_zero": offsets(cx, w_zero, w.dtype, outputs),
+        "x_zero": x_zero,
+        "y_zero": y_zero,
+    }
+    if len(g.input) < 3 and group == channels and outputs <= 2 * channels:
+        _emit_depthwise(cx, x, w, y, g.padded_to(2), shared)
+    else:
+        _emit_product(cx, x, w, y, g.padded_to(3), group, shared)
+    return y
+
+
+def _finish(y: Value) -> dict[str, Any]:
+    return {"mode": int(FINISH[y.dtype]), "size": y.dtype.itemsize}
+
+
+def _emit_depthwise(cx: Context, x: Value, w: Value, y: Value, g: Geometry, shared: dict[str, Any]) -> None:
+    (k_h, k_w), (s_h, s_w), (q_h, q_w), (o_h, o_w) = g.kernel, g.strides, g.dilations, g.output
+    rows = (o_h - 1) * s_h + (k_h - 1) * q_h + 1
+    line = o_w + (k_w - 1) * q_w // s_w
+    cx.emit(
+        f"qdwconv_{x.dtype.short}",
+        units=y.shape[0] * y.shape[1],
+        x=x,
+        w=w,
+        y=y,
+        **shared,
+        scratch=cx.scratch(4 * k_h * k_w + rows * s_w * line + _LINE_MORE),
+        flip=flip(w.dtype),
+        channels=y.shape[1],
+        per_input=y.shape[1] // x.shape[1],
+        **_axes("in", g.input),
+        **_axes("k", g.kernel),
+        **_axes("s", g.strides),
+        **_axes("q", g.dilations),
+        **_axes("p", g.pads),
+        **_axes("o", g.output),
+        rows=rows,
+        line=line,
+        **_finish(y),
+    )
+
+
+def _emit_product(
+    cx: Context, x: Value, w: Value, y: Value, g: Geometry, group: int, shared: dict[str, Any]
+) -> None:  # fmt: skip
+    batch, outputs = y.shape[:2]
+    per_group = x.shape[1] // group
     m, k = outputs // group, per_group * math.prod(g.kernel)
     kp, positions = padded(k), math.prod(g.output)
     plain = g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
@@ -92,11 +141,7 @@ def convolve(
         x=x,
         w=pack_rows(cx, w, m, k) if k else w,
         y=y,
-        scale=None if scale is None else scales(cx, *scale, outputs),
-        bias=bias,
-        w_zero=offsets(cx, w_zero, w.dtype, outputs),
-        x_zero=x_zero,
-        y_zero=y_zero,
+        **shared,
         scratch=cx.scratch(_TILE_BYTES + 2 * (nc + _LINE_MORE) + nc // 8 * (16 * kp + 32)),
         m=m,
         k=k,
@@ -112,14 +157,12 @@ def convolve(
         plain=int(plain),
         nc=nc,
         per_image=per_image,
-        mode=int(FINISH[dtype]),
-        size=dtype.itemsize,
+        **_finish(y),
     )
-    return y
 
 
 def _axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
-    return {f"{prefix}_{axis}": v for axis, v in zip("dhw", values, strict=True)}
+    return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
 
 
 @op("ConvInteger", since=10)

@@ -1,7 +1,7 @@
 """QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear.
 
-Scales become f32 first, and elements narrower than a byte one byte each; 8-bit floats and float4e2m1 are encoded from and
-decoded to f32. The quotient is computed in f32 whatever the type of the scale, as in onnxruntime, unless the
+Scales become f32 first, and elements narrower than a byte one byte each; 8-bit floats and float4e2m1 are encoded
+from and decoded to f32. The quotient is computed in f32 whatever the type of the scale, as in onnxruntime, unless the
 attribute ``precision`` asks for less.
 """
 
