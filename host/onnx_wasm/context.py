@@ -164,6 +164,8 @@ class Record:
     stream: tuple[str, int] | None = None
     """(argument, bytes a unit): unit u reads only bytes [u * b, (u + 1) * b) of that argument, so a
     weight can be packed piece by piece without ever lying in the heap unpacked."""
+    uniform: bool = False
+    """Every unit writes the same, `CHUNK` elements of its output ``y``: a tensor of one value."""
     position: int = -1
     """Its place on the tape; -1 in a recipe."""
     affine: Callable[[Value | None, Value | None], bool] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import engine, tape
-from .context import Recipe, Record, Value
+from .context import CHUNK, Recipe, Record, Value
 from .errors import KernelTrapError
 from .faults import fault_error, where
 from .heap import Block, Runtime
@@ -147,40 +147,45 @@ class Weights:
                     self._free(self._guests.pop(root))
 
     def _streamed(self, record: Record) -> Value | None:
-        """The argument that can be fed in pieces: a weight that lies only on the host and is not small."""
+        """The argument that can be fed in pieces: a weight that is not in the heap yet, and not small."""
         if record.stream is None:
             return None
-        value = record.args[record.stream[0]]
-        root: Value = value.root
-        if (
-            root.source is None
-            or root.known is not None
-            or value.offset
-            or root in self._blocks
-            or root in self._guests
-        ):
+        value: Value = record.args[record.stream[0]]
+        root = value.root
+        if value.offset or root in self._blocks or root in self._guests or root in self._wanted:
             return None
-        if root in self._wanted or root.nbytes <= STAGING_BYTES:
+        if root.nbytes <= STAGING_BYTES or (root.source is None and _fill(root) is None):
             return None
-        return value if isinstance(value, Value) else None
+        return value
 
     def _stream(self, record: Record, value: Value, addresses: dict[Value, int]) -> None:
+        """Run a record over pieces of one argument, which come from the host, or are all the same."""
         assert record.stream is not None
-        assert value.root.source is not None
         per_unit = record.stream[1]
-        data = value.root.source.array().reshape(-1).view(np.uint8)
         units = max(1, STAGING_BYTES // per_unit)
         staging = self._runtime._allocate(units * per_unit, "weights", f"{self._owner} (staging)")
         try:
+            fill = _fill(value.root)
+            data = None if fill is not None else value.root.source.array()  # type: ignore[union-attr]
+            if fill is not None:
+                self._fill_staging(fill, staging)
             for begin in range(0, record.units, units):
                 end = min(begin + units, record.units)
-                piece = data[begin * per_unit : end * per_unit]
-                self._runtime._bytes[staging.address : staging.address + piece.size] = piece
+                if data is not None:
+                    piece = data.reshape(-1).view(np.uint8)[begin * per_unit : end * per_unit]
+                    self._runtime._bytes[staging.address : staging.address + piece.size] = piece
                 # The kernel adds begin * per_unit, modulo 2**32.
                 addresses[value] = (staging.address - begin * per_unit) & 0xFFFFFFFF
                 self._run_at(record, addresses, begin, end)
         finally:
             self._free(staging)
+
+    def _fill_staging(self, fill: Record, staging: Block) -> None:
+        made: Value = fill.args["y"]
+        part = Record(fill.kernel, 1, {**fill.args, "n": staging.nbytes // made.dtype.itemsize}, fill.node)
+        part.units = -(-part.args["n"] // CHUNK)
+        addresses = {v: self._materialise(v.root) + v.offset for v in fill.values() if v is not made}
+        self._run_at(part, {**addresses, made: staging.address}, 0, part.units)
 
     def _run_at(self, record: Record, addresses: dict[Value, int], begin: int, end: int) -> None:
         found = engine.manifest().kernels.get(record.kernel)
@@ -197,3 +202,9 @@ class Weights:
             raise KernelTrapError(f"{where(record)} trapped: {error}") from None
         finally:
             self._free(block)
+
+
+def _fill(root: Value) -> Record | None:
+    """The record that makes all of a constant, if that is one value repeated."""
+    records = root.recipe.records if root.recipe is not None else []
+    return records[0] if len(records) == 1 and records[0].uniform and records[0].args["y"] is root else None

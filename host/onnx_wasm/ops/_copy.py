@@ -110,7 +110,7 @@ def copy_flat(cx: Context, x: Value, y: Value, *, target: int = 0) -> None:
 def fill(cx: Context, y: Value, value: Value | None) -> None:
     """Emit what sets every element of ``y`` to the first of ``value``, or to zero."""
     if y.size:
-        cx.emit(f"fill_b{width(cx, y)}", units=cx.chunks(y), x=value, y=y, n=y.size)
+        cx.emit(f"fill_b{width(cx, y)}", units=cx.chunks(y), x=value, y=y, n=y.size).uniform = True
 
 
 def wanted(cx: Context, output: int) -> bool:
