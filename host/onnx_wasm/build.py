@@ -133,11 +133,17 @@ def build(root: Path, out: Path) -> None:
 
 
 def assemble(wat: str) -> bytes:
-    """WAT text to wasm bytes; an error shows the line it is in."""
+    """WAT text to valid wasm bytes; an error shows the line or the function it is in."""
+    config = wasmtime.Config()
+    config.wasm_threads = True
+    config.wasm_relaxed_simd = True
+    config.shared_memory = True
     try:
-        return bytes(wasmtime.wat2wasm(wat))
+        wasm = bytes(wasmtime.wat2wasm(wat))
+        wasmtime.Module.validate(wasmtime.Engine(config), wasm)
     except wasmtime.WasmtimeError as error:
-        raise TemplateError(f"the rendered WAT does not assemble:\n{error}") from None
+        raise TemplateError(f"the rendered WAT is not a valid module:\n{error}") from None
+    return wasm
 
 
 def _replace(path: Path, data: bytes) -> None:
