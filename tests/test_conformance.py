@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import conformance
 import pytest
+
+import conformance
 
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "unplanned"])

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import conformance
-import graphs
 import numpy as np
 import pytest
-from shared_material import model_inputs, model_path
 
+import conformance
+import graphs
 import onnx_wasm as ort
+from shared_material import model_inputs, model_path
 
 Array = np.ndarray[Any, Any]
 # On the words of tapes: has a record allocated something; the arena's address is added to offsets.
