@@ -40,6 +40,8 @@ def test_onnx_case(harness: Harness, case: onnx_nodes.Case) -> None:
         ("linear", (2, 3, 5, 7), (2, 6, 4, 2)),
         ("cubic", (2, 3, 5, 7), (2, 6, 4, 2)),
         ("linear", (1, 2, 2, 1), (1, 3, 5, 2)),
+        # more places than wait together
+        ("linear", (2, 3, 9, 8), (2, 13, 11, 2)),
         ("nearest", (2, 2, 3, 4, 5), (2, 2, 3, 4, 3)),
         ("linear", (2, 2, 3, 4, 5), (2, 2, 3, 4, 3)),
     ],
@@ -110,6 +112,7 @@ def reference(op_type: str, inputs: Any, opset: int, **attributes: Any) -> np.nd
         ((2, 2, 5, 6), (3, 2, 2, 3), 1, 1, {}),
         ((1, 4, 6, 6), (4, 2, 3, 3), 2, 2, {"pads": [1, 0, 1, 2], "strides": [2, 1]}),
         ((1, 2, 7, 7), (2, 2, 2, 2), 1, 2, {"dilations": [2, 3]}),
+        ((1, 2, 11, 10), (1, 2, 2, 2), 1, 1, {}),
     ],
 )
 def test_deform_conv(

@@ -79,7 +79,9 @@ def conv_transpose(
     for first in range(0, batch, step):
         images = min(step, batch - first)
         source = cx.alias(x, (images, channels, places), offset=first * channels * places * x.dtype.itemsize)
-        part = cx.alias(y, (images, *y.shape[1:]), offset=first * math.prod(y.shape[1:]) * x.dtype.itemsize)
+        part = y
+        if images < batch:
+            part = cx.alias(y, (images, *y.shape[1:]), offset=first * math.prod(y.shape[1:]) * x.dtype.itemsize)
         columns = conv(cx, source, weights, None, group=group)
         records.append(emit_col2im(cx, columns, part, g, b))
     if len(records) == 1 and "act" in records[0].args:

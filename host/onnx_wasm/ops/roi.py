@@ -8,7 +8,7 @@ from ..context import Context, Value
 from ..dtypes import F32, F64, I64
 from ..registry import op
 from ._elementwise import FLOATS, cast, require, same_type
-from .sampling import taps_scratch
+from .sampling import sample_scratch
 
 
 @op("RoiAlign", since=10)
@@ -78,7 +78,7 @@ def roi_align(
         rois=cast(cx, rois, dtype),
         batch=batch_indices,
         y=y,
-        scratch=taps_scratch(cx, 4),
+        scratch=sample_scratch(cx),
         images=x.shape[0],
         channels=x.shape[1],
         h=x.shape[2],

@@ -14,14 +14,13 @@ from .conv import conv, geometry
 
 _MODES = {"nearest": 0, "linear": 1, "bilinear": 1, "cubic": 2, "bicubic": 2}
 _PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
-_TAP_BYTES = 16
-# The lists of taps of three axes with up to 4, before those of all of them.
-_AXIS_BYTES = 3 * 4 * _TAP_BYTES
+# Taps of three axes with up to 4 and of all of them, 16 bytes each, and then 64 samples that wait.
+_SCRATCH_BYTES = (3 * 4 + 64) * 16 + 64 * (24 + 4 * 8)
 
 
-def taps_scratch(cx: Context, taps: int) -> Value:
-    """Room for the taps of one sample (kernels_wat/grid_sample.wat.j2)."""
-    return cx.scratch(_AXIS_BYTES + taps * _TAP_BYTES)
+def sample_scratch(cx: Context) -> Value:
+    """Working memory of a kernel that samples (kernels_wat/grid_sample.wat.j2)."""
+    return cx.scratch(_SCRATCH_BYTES)
 
 
 def computed_as(x: Value) -> DType:
@@ -65,7 +64,7 @@ def grid_sample(
         x=cast(cx, x, dtype),
         grid=cast(cx, grid, dtype),
         y=y,
-        scratch=taps_scratch(cx, 64),
+        scratch=sample_scratch(cx),
         mode=_MODES[mode],
         padding=_PADDINGS[padding_mode],
         align=int(bool(align_corners)),
@@ -151,7 +150,7 @@ def deform_conv(
             offset=offset,
             mask=mask,
             y=columns,
-            scratch=taps_scratch(cx, 4),
+            scratch=sample_scratch(cx),
             groups=offset_group,
             channels=channels // offset_group,
             h=size[0],
