@@ -54,9 +54,7 @@ def fold_topk(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: i
 
 
 @op("TopK", since=11, host=("K",), fold=fold_topk)
-def topk(
-    cx: Context, x: Value, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1
-) -> tuple[Value, Value]:
+def topk(cx: Context, x: Value, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Value, Value]:
     """The K largest or smallest along an axis, best first, and their indices; of equals the first. A NaN is largest."""
     return _topk(cx, x, int(K.reshape(-1)[0]), axis, largest)
 
@@ -87,7 +85,7 @@ def fold_unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[
 
 @op("Unique", since=11, fold=fold_unique)
 def unique(cx: Context, x: Value, *, axis: int | None = None, sorted: int = 1) -> Lazy:
-    """The distinct elements, or slices along an axis; where each first occurs, which of them each input is, how many."""
+    """The distinct elements, or slices along an axis; where each first occurs, which of them each is, how many."""
     if x.dtype is not BOOL:
         require(cx, x, NUMBERS)
     if axis is None:
