@@ -1,4 +1,4 @@
-"""Losses, steps of optimizers, statistics of batches, and Shrink."""
+"""Losses, steps of optimizers, and statistics of batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..dtypes import BF16, F16, F32, F64, I32, I64, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._copy import wanted
-from ._elementwise import FLOATS, NUMBERS, cast, flat, require
+from ._elementwise import FLOATS, cast, require
 from .softmax import softmax_over
 
 _TRAINING = "ai.onnx.preview.training"
@@ -252,9 +252,3 @@ def adam(
             )
         results.append((x_new, m_new, h_new))
     return _transposed(results)
-
-
-@op("Shrink", since=9)
-def shrink(cx: Context, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
-    """x + bias below -lambd, x - bias above lambd, 0 between."""
-    return flat(cx, f"shrink_{require(cx, x, NUMBERS)}", x, bias=bias, lambd=lambd)
