@@ -208,7 +208,7 @@ def svm_classifier(
         if prob_a:
             scores = _probabilities(cx, scores, prob_a, prob_b, classes)
         elif classes == 2:
-            second = 0 if post else 2
+            second = 1 if post else 2
     else:
         scores = _kernel(cx, x, coefficients, classes, "LINEAR", None, rho[0] if rho else 0.0)
     label = cx.out((rows,), I64)

@@ -288,8 +288,8 @@ def tree_ensemble_classifier(
     nodes_values_as_tensor: Initializer | None = None,
     post_transform: str = "NONE",
 ) -> tuple[Value | HostView, Value]:
-    """The class with the largest sum of leaf weights, and the sums. Where all weights are of one of two classes, its sum
-    decides: above 0.5 if no weight is negative, else above 0."""
+    """The class with the largest sum of leaf weights, and the sums. Of two classes the second's sum decides: above 0.5
+    if all weights are of one class and none is negative, else above 0."""
     classes = len(classlabels_strings or classlabels_int64s)
     if classes < 2:
         cx.fail(f"{classes} class labels, needs at least 2")
