@@ -7,6 +7,7 @@ y = h.op(conv, [x, w], group=2)          # numpy in, numpy out; weights=(1,) mak
 from __future__ import annotations
 
 import ctypes
+import inspect
 import itertools
 import struct
 from collections.abc import Callable, Sequence
@@ -111,9 +112,21 @@ class Harness:
             addresses[value] = self.put(array)
             args.append(value)
         results = function(cx, *args, **attributes)
-        outputs = results if isinstance(results, tuple) else (results,)
         done: set[int] = set()
-        for record in cx.records:
+        ran = 0
+        contents: np.ndarray | None = None
+        while inspect.isgenerator(results):
+            try:
+                asked = results.send(contents)
+            except StopIteration as stop:
+                results = stop.value
+                continue
+            for record in cx.records[ran:]:
+                self._run(record, addresses, split, done)
+            ran = len(cx.records)
+            contents = self._fetch(asked[0] if isinstance(asked, tuple) else asked, addresses, split, done)
+        outputs = results if isinstance(results, tuple) else (results,)
+        for record in cx.records[ran:]:
             self._run(record, addresses, split, done)
         arrays = tuple(None if v is None else self._fetch(v, addresses, split, done) for v in outputs)
         self.check_guards()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,12 +68,20 @@ def run_node(
     def function(cx: Context, *args: Any, **kwargs: Any) -> Any:
         cx.node = replace(cx.node, outputs=tuple(outputs))
         result = definition.function(cx, *args, **kwargs)
-        return tuple(r for r in result if r is not None) if isinstance(result, tuple) else (result,)
+        return _finish(result) if inspect.isgenerator(result) else _flat(result)
 
     host = [i for i, name in enumerate(definition.inputs) if name in definition.host]
     return harness.op(
         function, inputs, weights=weights, host=host, opset=opset, split=split, op_type=op_type, **attributes
     )
+
+
+def _flat(result: Any) -> tuple[Any, ...]:
+    return tuple(r for r in result if r is not None) if isinstance(result, tuple) else (result,)
+
+
+def _finish(asking: Generator[Any, Any, Any]) -> Generator[Any, Any, tuple[Any, ...]]:
+    return _flat((yield from asking))
 
 
 @dataclass(frozen=True)

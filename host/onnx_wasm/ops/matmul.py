@@ -276,3 +276,11 @@ def _emit_plain(
         c_scale=beta,
         batch=_batch_words(batch, m * k * size, k * n * size),
     )
+
+
+def product(cx: Context, a: Value, b: Value, *, trans_a: bool = False, trans_b: bool = False) -> Value:
+    """One product for each matrix of (batch, m, k) and (batch, k, n), or of (batch, k, m) and (batch, n, k)."""
+    batch, m, k = a.shape if not trans_a else (a.shape[0], a.shape[2], a.shape[1])
+    n = b.shape[1 if trans_b else 2]
+    collapsed = _collapse((batch,), (batch,), (batch,))
+    return _emit(cx, a, b, (batch, m, n), m, k, n, trans_a=trans_a, trans_b=trans_b, batch=collapsed)

@@ -11,6 +11,7 @@ from ..errors import UnsupportedModelError
 from ..registry import op
 from ._widen import widened
 from .fusion import Activation, fuse_affine
+from .training import batch_statistics
 
 
 def check_float(cx: Context, x: Value) -> None:
@@ -67,14 +68,21 @@ def _compose(cx: Context, args: dict[str, Any], scale: Value | None, shift: Valu
     return True
 
 
-def _batchnorm(
-    cx: Context, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float, training: int = 0
-) -> Value:
-    if training or any(cx.node.outputs[1:]):
-        cx.fail("training mode is not implemented", UnsupportedModelError)
+def _batchnorm(cx: Context, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float) -> Value:
+    if any(cx.node.outputs[1:]):
+        cx.fail("training mode before opset 14 is not implemented", UnsupportedModelError)
     check_float(cx, x)
     channels = x.shape[1] if x.rank > 1 else 1
     _check_parameters(cx, x, (channels,), scale=scale, bias=bias, mean=mean, var=var)
+    if x.rank > 1:
+        return _normalize_channels(cx, x, scale, bias, mean, var, epsilon)
+    return cx.alias(_normalize_channels(cx, cx.alias(x, (x.size, 1)), scale, bias, mean, var, epsilon), x.shape)
+
+
+def _normalize_channels(
+    cx: Context, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float
+) -> Value:
+    channels = x.shape[1]
 
     def make() -> tuple[Value, Value]:
         s, t = (cx.out((channels,), x.dtype) for _ in range(2))
@@ -92,9 +100,7 @@ def _batchnorm(
         return s, t
 
     s, t = cx.derived(f"batchnorm {epsilon!r}", (scale, bias, mean, var), make)
-    if x.rank > 1:
-        return affine(cx, x, s, t)
-    return cx.alias(affine(cx, cx.alias(x, (x.size, 1)), s, t), x.shape)
+    return affine(cx, x, s, t)
 
 
 @op("BatchNormalization", since=14)
@@ -110,9 +116,17 @@ def batchnorm(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: int = 0,
-) -> Value:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias over channels."""
-    return _batchnorm(cx, x, scale, bias, mean, var, epsilon, training_mode)
+) -> Value | tuple[Value, Value, Value]:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias over channels. In training mode the mean and variance are those
+    of x, and move the running ones, which are the further outputs."""
+    if not training_mode:
+        return _batchnorm(cx, x, scale, bias, mean, var, epsilon)
+    check_float(cx, x)
+    if x.rank < 2:
+        cx.fail(f"{x} must have a batch and a channel dimension")
+    _check_parameters(cx, x, (x.shape[1],), scale=scale, bias=bias, mean=mean, var=var)
+    mean, var, new_mean, new_var = batch_statistics(cx, x, mean, var, momentum)
+    return _normalize_channels(cx, x, scale, bias, mean, var, epsilon), new_mean, new_var
 
 
 @op("BatchNormalization", since=7)

@@ -7,9 +7,9 @@ import numpy as np
 from .. import dtypes
 from ..context import Array, Context, Item, Value
 from ..dtypes import DType
-from ..errors import UnsupportedModelError
 from ..registry import op
 from ._copy import fill, wanted
+from .random import drop
 
 
 @op("Shape")
@@ -46,9 +46,11 @@ def dropout_10(cx: Context, x: Value, *, ratio: float = 0.5) -> tuple[Value, Val
 def dropout(
     cx: Context, x: Value, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Value, Value | None]:
-    """The input; dropping at random, which is training, is not implemented."""
-    if training_mode is not None and training_mode.any() and (ratio is None or ratio.any()):
-        cx.fail("training_mode is true: dropping elements at random is not implemented", UnsupportedModelError)
+    """The input, or in training mode the input with elements dropped at random."""
+    if training_mode is not None and training_mode.any():
+        dropped = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
+        if dropped:
+            return drop(cx, x, dropped, seed, masked=wanted(cx, 1))
     return dropout_10(cx, x)
 
 
