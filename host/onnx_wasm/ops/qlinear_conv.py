@@ -1,0 +1,174 @@
+"""Convolutions of 8-bit integers: ConvInteger and QLinearConv."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..context import Context, Value
+from ..dtypes import I8, I32, DType
+from ..errors import UnsupportedModelError
+from ..registry import op
+from .conv import geometry
+from .qlinear import BYTES, FINISH, flip, offsets, padded, scales
+from .quantize import zero_points
+
+_TILE_BYTES = 128
+_LINE_MORE = 32
+_PATCH_BYTES = 262144
+
+
+def pack_rows(cx: Context, w: Value, m: int, k: int) -> Value:
+    """Weights [groups * m, k] in i8 panels of 4 rows: [group][panel][kp / 2][4][2]."""
+    groups = w.size // (m * k)
+
+    def make() -> Value:
+        kp, panels = padded(k), -(-m // 4)
+        packed = cx.out((groups * panels, kp, 4), I8)
+        stream = ("src", 4 * k) if groups == 1 or m % 4 == 0 else None
+        cx.emit(
+            "qpack_rows", units=groups * panels, stream=stream,
+            src=w, dst=packed, k=k, n=m, kp=kp, width=4, flip=flip(w.dtype),
+        )  # fmt: skip
+        return packed
+
+    return cx.derived(f"qconv_a4 {m}", (w,), make)
+
+
+def convolve(
+    cx: Context,
+    x: Value,
+    x_zero: Value | None,
+    w: Value,
+    w_zero: Value | None,
+    dtype: DType,
+    *,
+    scale: tuple[Value, Value, Value] | None = None,
+    y_zero: Value | None = None,
+    bias: Value | None = None,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Value:
+    """(x - x_zero) convolved with (w - w_zero), plus bias, times x's scale * w's scale / y's scale."""
+    if x.rank < 3 or w.rank != x.rank:
+        cx.fail(f"X must be [N, C, ...] and W [M, C / group, ...], got {x!r} and {w!r}")
+    if x.dtype not in BYTES or w.dtype not in BYTES or dtype not in FINISH:
+        cx.fail(f"no convolution of {x.dtype} and {w.dtype} to {dtype}", UnsupportedModelError)
+    if x.rank > 5:
+        cx.fail(f"{x.rank - 2} spatial dimensions; at most 3 are supported", UnsupportedModelError)
+    zero_points(cx, (x, x_zero), (w, w_zero))
+    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
+        cx.fail(f"kernel_shape {list(kernel_shape)} is not that of W {w!r}")
+    batch, channels = x.shape[:2]
+    outputs, per_group = w.shape[:2]
+    if group < 1 or per_group * group != channels or outputs % group:
+        cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
+    if bias is not None and (bias.shape != (outputs,) or bias.dtype is not I32):
+        cx.fail(f"B must be int32{[outputs]}, got {bias!r}")
+    if x_zero is not None and x_zero.size != 1:
+        cx.fail(f"the zero point of x must be a scalar, got {x_zero!r}")
+    for v in (w_zero, None if scale is None else scale[1]):
+        if v is not None and v.size not in (1, outputs):
+            cx.fail(f"{v!r} must be a scalar or have one element for each of {outputs} channels")
+    g = geometry(cx, x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+    y = cx.out((batch, outputs, *g.output), dtype)
+    if not y.size:
+        return y
+    g = g.padded_to(3)
+    m, k = outputs // group, per_group * math.prod(g.kernel)
+    kp, positions = padded(k), math.prod(g.output)
+    plain = g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
+    nc = max(8, min(256, _PATCH_BYTES // max(2 * kp, 1) // 8 * 8))
+    nc = -(-positions // -(-positions // nc) // 8) * 8
+    per_image = -(-positions // nc)
+    cx.emit(
+        f"qconv_{x.dtype.short}",
+        units=batch * group * per_image,
+        x=x,
+        w=pack_rows(cx, w, m, k) if k else w,
+        y=y,
+        scale=None if scale is None else scales(cx, *scale, outputs),
+        bias=bias,
+        w_zero=offsets(cx, w_zero, w.dtype, outputs),
+        x_zero=x_zero,
+        y_zero=y_zero,
+        scratch=cx.scratch(_TILE_BYTES + 2 * (nc + _LINE_MORE) + nc // 8 * (16 * kp + 32)),
+        m=m,
+        k=k,
+        kp=kp,
+        groups=group,
+        image_bytes=per_group * math.prod(g.input),
+        **_axes("in", g.input),
+        **_axes("k", g.kernel),
+        **_axes("s", g.strides),
+        **_axes("q", g.dilations),
+        **_axes("p", g.pads),
+        **_axes("o", g.output),
+        plain=int(plain),
+        nc=nc,
+        per_image=per_image,
+        mode=int(FINISH[dtype]),
+        size=dtype.itemsize,
+    )
+    return y
+
+
+def _axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
+    return {f"{prefix}_{axis}": v for axis, v in zip("dhw", values, strict=True)}
+
+
+@op("ConvInteger", since=10)
+def conv_integer(
+    cx: Context,
+    x: Value,
+    w: Value,
+    x_zero_point: Value | None = None,
+    w_zero_point: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Value:
+    """The convolution of x - x_zero_point, padded with 0, with w - w_zero_point, in int32."""
+    return convolve(
+        cx, x, x_zero_point, w, w_zero_point, I32, auto_pad=auto_pad, dilations=dilations, group=group,
+        kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
+
+
+@op("QLinearConv", since=10)
+def qlinear_conv(
+    cx: Context,
+    x: Value,
+    x_scale: Value,
+    x_zero_point: Value,
+    w: Value,
+    w_scale: Value,
+    w_zero_point: Value,
+    y_scale: Value,
+    y_zero_point: Value,
+    b: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Value:
+    """The convolution of what x and w stand for, quantized; b counts in units of x_scale * w_scale."""
+    if y_zero_point.dtype not in BYTES:
+        cx.fail(f"no convolution with an output of {y_zero_point.dtype}", UnsupportedModelError)
+    return convolve(
+        cx, x, x_zero_point, w, w_zero_point, y_zero_point.dtype,
+        scale=(x_scale, w_scale, y_scale), y_zero=y_zero_point, bias=b, auto_pad=auto_pad, dilations=dilations,
+        group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
