@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
@@ -338,3 +339,14 @@ def test_unsupported_type(harness: Harness) -> None:
 def test_cases_of_the_onnx_package(harness: Harness, case: Case) -> None:
     (y,) = case.run(harness)
     np.testing.assert_allclose(y, case.outputs[0], rtol=case.rtol, atol=max(case.atol, 1e-6))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("group", [1, 4])
+def test_16_bit_floats_are_computed_in_32(harness: Harness, dtype: Any, group: int) -> None:
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.normal(size=s).astype(dtype) for s in ((1, 4, 7, 6), (8, 4 // group, 3, 3), (8,)))
+    got = harness.op(conv, [x, w, b], weights=(1, 2), group=group)
+    want = harness.op(conv, [v.astype(np.float32) for v in (x, w, b)], group=group)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, want.astype(dtype))

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -229,3 +232,27 @@ def test_constant_operand_is_packed_once_and_can_be_streamed() -> None:
     (pack,) = packed.recipe.records
     assert pack.stream == ("src", 21 * 4)
     assert pack.stream[1] * pack.units == b.nbytes
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_floats_are_computed_in_32(harness: Harness, dtype: Any) -> None:
+    a, b, c = normal(2, 5, 33).astype(dtype), normal(33, 9).astype(dtype), normal(9).astype(dtype)
+    wide = a.astype(np.float32) @ b.astype(np.float32)
+    for weights in ((), (1,)):
+        got = harness.op(matmul, [a, b], weights=weights, split=2)
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got.astype(np.float32), wide, rtol=2**-8, atol=1e-3)
+    got = harness.op(gemm, [a[0], b, c], alpha=0.5, beta=2.0)
+    want = 0.5 * wide[0] + 2 * c.astype(np.float32)
+    np.testing.assert_allclose(got.astype(np.float32), want, rtol=2**-8, atol=1e-3)
+
+
+def test_a_16_bit_weight_is_converted_once() -> None:
+    cx = Context()
+    cx.node = Node("MatMul", "m", index=0)
+    b = Value((30, 21), dtypes.F16, const=True)
+    for rows in (1, 70):
+        matmul(cx, Value((rows, 30), dtypes.F16), b)
+    assert [r.kernel for r in cx.records] == 2 * ["cast_f16_f32", "gemm_f32", "cast_f32_f16"]
+    packed = {r.args["b"] for r in cx.records if r.kernel == "gemm_f32"}
+    assert len(packed) == 1

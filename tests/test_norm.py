@@ -200,8 +200,8 @@ def test_layer_normalization(harness: Harness, dtype: type, n: int, with_bias: b
     inputs = [x, scale, bias] if with_bias else [x, scale]
     y, mean, factor = run_node(harness, "LayerNormalization", inputs, outputs=("y", "m", "f"), split=2)
     check(y, normalized(x, (2,)) * scale + (bias if with_bias else 0), dtype)
-    check(mean, x.mean(2, keepdims=True, dtype=np.float64), dtype)
-    check(factor, 1 / np.sqrt(x.var(2, keepdims=True, dtype=np.float64) + float(np.float32(1e-5))), dtype)
+    check(mean, x.mean(2, keepdims=True, dtype=np.float64), np.float32)
+    check(factor, 1 / np.sqrt(x.var(2, keepdims=True, dtype=np.float64) + float(np.float32(1e-5))), np.float32)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
@@ -226,8 +226,48 @@ def test_layer_normalization_far_from_zero(harness: Harness) -> None:
 def test_layer_normalization_errors(harness: Harness) -> None:
     with pytest.raises(ShapeError, match="axis 2 out of range"):
         run_node(harness, "LayerNormalization", [data(2, 3), data(3)], axis=2)
-    with pytest.raises(UnsupportedModelError, match=r"scale is .*, must have shape \[3\]"):
-        run_node(harness, "LayerNormalization", [data(2, 3), data(2)])
+    for shape in ((2,), (3, 1), (1, 2, 3)):
+        with pytest.raises(ShapeError, match=r"scale is .*, must have shape \[3\] or broadcast to"):
+            run_node(harness, "LayerNormalization", [data(2, 3), data(*shape)])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (4, 1), (3, 4, 5), (3, 1, 1), (1, 4, 5)])
+def test_scale_and_bias_broadcast(harness: Harness, shape: tuple[int, ...]) -> None:
+    x, scale, bias = data(3, 4, 5), data(*shape), data(5, offset=1)
+    (y,) = run_node(harness, "LayerNormalization", [x, scale, bias], axis=1)
+    check(y, normalized(x, (1, 2)) * scale + bias, np.float32)
+    (y,) = run_node(harness, "RMSNormalization", [x, scale], 23, axis=1)
+    check(y, x / np.sqrt((x * x).mean((1, 2), keepdims=True) + 1e-5) * scale, np.float32)
+
+
+@pytest.mark.parametrize("stash", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_statistics_have_the_type_that_is_asked_for(harness: Harness, dtype: type, stash: type) -> None:
+    x, scale = data(3, 8).astype(dtype), data(8).astype(dtype)
+    number = {np.float32: 1, ml_dtypes.bfloat16: 16}[stash]
+    y, mean, _ = run_node(harness, "LayerNormalization", [x, scale], outputs=("y", "m", "f"), stash_type=number)
+    wide = x.astype(np.float32)
+    assert (y.dtype, mean.dtype) == (dtype, stash)
+    np.testing.assert_array_equal(mean, wide.mean(1, keepdims=True, dtype=np.float64).astype(stash))
+    want = normalized(wide, (1,)) * scale.astype(np.float32)
+    np.testing.assert_allclose(y.astype(np.float64), want, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
+def test_parameters_of_other_types(harness: Harness, narrow: type) -> None:
+    x, wide = data(2, 3, 4).astype(narrow), data(2, 3, 4).astype(narrow).astype(np.float32)
+    scale, bias, mean, var = data(3), data(3, offset=1), data(3), np.abs(data(3)) + np.float32(0.5)
+    want = (wide - mean[:, None]) / np.sqrt(var[:, None] + 1e-5) * scale[:, None] + bias[:, None]
+    for weights in ((), (1, 2, 3, 4)):
+        (y,) = run_node(harness, "BatchNormalization", [x, scale, bias, mean, var], weights=weights)
+        assert y.dtype == narrow
+        np.testing.assert_allclose(y.astype(np.float64), want, rtol=2**-7, atol=1e-3)
+    half = [v.astype(narrow) for v in (scale, bias)]
+    (y,) = run_node(harness, "BatchNormalization", [wide, *half, mean, var])
+    want = (wide - mean[:, None]) / np.sqrt(var[:, None] + 1e-5) * half[0].astype(np.float32)[:, None]
+    check(y, want + half[1].astype(np.float32)[:, None], np.float32)
+    (y,) = run_node(harness, "RMSNormalization", [wide, data(4).astype(narrow)], 23)
+    assert y.dtype == narrow
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

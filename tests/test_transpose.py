@@ -8,7 +8,7 @@ import pytest
 from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
-from onnx_wasm.errors import ShapeError, UnsupportedModelError
+from onnx_wasm.errors import ShapeError
 from onnx_wasm.ops.transpose import depth_to_space, space_to_depth, transpose
 
 WIDTHS = [np.uint8, np.float16, np.float32, np.int64, np.complex128]
@@ -82,12 +82,6 @@ def test_nothing_is_copied(shape: tuple[int, ...], perm: tuple[int, ...] | None)
 def test_perm_must_be_an_order(perm: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match=r"perm \[.*\] is not an order of the 2 axes"):
         transpose(Context(), Value((2, 3), dtypes.F32), perm=perm)
-
-
-def test_types_below_a_byte() -> None:
-    x = Value((2, 3), dtypes.from_name("int4"))
-    with pytest.raises(UnsupportedModelError, match="int4"):
-        transpose(Context(), x)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])

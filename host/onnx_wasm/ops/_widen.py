@@ -21,7 +21,7 @@ def widened(function: Function) -> Function:
         narrow = x.dtype
         if narrow is not F16 and narrow is not BF16:
             return function(cx, x, *args, **attributes)
-        others = [_wide(cx, a) if isinstance(a, Value) and a.dtype is narrow else a for a in args]
+        others = [wide(cx, a) if isinstance(a, Value) and a.dtype is narrow else a for a in args]
         result = function(cx, cast(cx, x, F32), *others, **attributes)
         if isinstance(result, tuple):
             return tuple(_narrow(cx, y, narrow) for y in result)
@@ -30,8 +30,19 @@ def widened(function: Function) -> Function:
     return op  # type: ignore[return-value]
 
 
-def _wide(cx: Context, x: Value) -> Value:
-    return cx.derived("widened", (x,), lambda: cast(cx, x, F32))
+def wide_type(x: Value) -> DType:
+    """The type in which an op on x is computed."""
+    return F32 if x.dtype is F16 or x.dtype is BF16 else x.dtype
+
+
+def wide(cx: Context, x: Value) -> Value:
+    """x in its ``wide_type``; a constant once for the session."""
+    return as_type(cx, x, wide_type(x))
+
+
+def as_type(cx: Context, x: Value, to: DType) -> Value:
+    """x in a number type; a constant once for the session."""
+    return x if x.dtype is to else cx.derived(("as_type", to), (x,), lambda: cast(cx, x, to))
 
 
 def _narrow(cx: Context, y: Value | None, to: DType) -> Value | None:

@@ -10,6 +10,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import copy, normal_axis, strides
+from ._narrow import by_bytes
 
 
 def fold_concat(*xs: Array, axis: int) -> Array:
@@ -17,6 +18,7 @@ def fold_concat(*xs: Array, axis: int) -> Array:
 
 
 @op("Concat", since=4, fold=fold_concat)
+@by_bytes
 def concat(cx: Context, *xs: Value, axis: int) -> Value:
     """One copy for each input that has elements."""
     if not xs:
@@ -41,6 +43,7 @@ def concat(cx: Context, *xs: Value, axis: int) -> Value:
 
 
 @op("Split", since=1)
+@by_bytes
 def split_1(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None = None) -> tuple[Value | None, ...]:
     """Parts of the extents listed, or equal ones."""
     axis = normal_axis(cx, axis, x.rank)
@@ -53,12 +56,14 @@ def split_1(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None
 
 
 @op("Split", since=13, host=("split",))
+@by_bytes
 def split_13(cx: Context, x: Value, split: Array | None = None, *, axis: int = 0) -> tuple[Value | None, ...]:
     """As before; the extents are an input."""
     return split_1(cx, x, axis=axis, split=None if split is None else split.reshape(-1).tolist())
 
 
 @op("Split", since=18, host=("split",))
+@by_bytes
 def split(
     cx: Context, x: Value, split: Array | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> tuple[Value | None, ...]:

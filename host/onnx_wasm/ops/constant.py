@@ -14,6 +14,7 @@ from ..errors import UnsupportedModelError
 from ..model import Initializer
 from ..registry import op
 from ._copy import copy, fill, normal_axis, width
+from ._narrow import pack, unpack
 
 # Integers and bools up to this many elements are known to the host, as they may become shapes.
 KNOWN = 4096
@@ -81,6 +82,10 @@ def constant_of_shape(cx: Context, shape: Array, *, value: Initializer | None = 
     one = weight(cx, value)
     if one.known is not None and math.prod(target) <= KNOWN:
         return cx.known(np.full(target, one.known.reshape(())))
+    if one.dtype.bits < 8:
+        y = cx.out(target, dtypes.U8)
+        fill(cx, y, cx.derived("unpacked", (one,), lambda: unpack(cx, one)))
+        return pack(cx, y, one.dtype)
     y = cx.out(target, one.dtype)
     fill(cx, y, one)
     return y

@@ -16,6 +16,7 @@ from ..context import Context, Record, Value
 from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._widen import widened
 from .matmul import BLOCK_K, TILE_BYTES, split_k
 
 # Positions of a block of patches.
@@ -97,6 +98,7 @@ def geometry(
 
 
 @op("Conv", since=1)
+@widened
 def conv(
     cx: Context,
     x: Value,

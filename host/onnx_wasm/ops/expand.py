@@ -7,6 +7,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import copy, fill, strides
+from ._narrow import by_bytes
 
 
 def fold_expand(x: Array, shape: Array) -> Array:
@@ -15,6 +16,7 @@ def fold_expand(x: Array, shape: Array) -> Array:
 
 
 @op("Expand", host=("shape",), fold=fold_expand)
+@by_bytes
 def expand(cx: Context, x: Value, shape: Array) -> Value:
     """Axes of one element repeated; where ``shape`` says 1, or is too short, x keeps its extent."""
     target = [int(d) for d in shape.reshape(-1)]
@@ -42,6 +44,7 @@ def fold_tile(x: Array, repeats: Array) -> Array:
 
 
 @op("Tile", since=6, host=("repeats",), fold=fold_tile)
+@by_bytes
 def tile(cx: Context, x: Value, repeats: Array) -> Value:
     """The whole tensor repeated along each axis."""
     counts = [int(r) for r in repeats.reshape(-1)]

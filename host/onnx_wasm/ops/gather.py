@@ -12,6 +12,7 @@ from ..context import Array, Context, Value
 from ..errors import NodeIndexError, UnsupportedModelError
 from ..registry import op
 from ._copy import collapse, normal_axis, strides, width, words
+from ._narrow import by_bytes
 from .slice import pick
 
 
@@ -27,6 +28,7 @@ def fold_gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
 
 
 @op("Gather", fold=fold_gather)
+@by_bytes
 def gather(cx: Context, x: Value, indices: Value, *, axis: int = 0) -> Value:
     """Slices of one axis, in the order and shape of the indices."""
     axis = normal_axis(cx, axis, x.rank)

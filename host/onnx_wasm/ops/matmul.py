@@ -13,6 +13,7 @@ from ..context import Context, Record, Value
 from ..dtypes import F32, F64, I32, I64, U32, U64
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._widen import widened
 
 # Sizes of the blocks that fit the first and second cache level.
 BLOCK_K = 256
@@ -33,6 +34,7 @@ def split_k(k: int, block: int = BLOCK_K) -> int:
 
 
 @op("MatMul", since=1)
+@widened
 def matmul(cx: Context, a: Value, b: Value) -> Value:
     """numpy.matmul."""
     if not a.shape or not b.shape:
@@ -58,6 +60,7 @@ def matmul(cx: Context, a: Value, b: Value) -> Value:
 
 
 @op("Gemm", since=7)
+@widened
 def gemm(
     cx: Context,
     a: Value,

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..context import Context, Value
-from ..dtypes import F32, F64
+from ..dtypes import F32
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._widen import widened
+from ._elementwise import FLOATS, cast
+from ._widen import as_type, wide_type, widened
 from .fusion import Activation, fuse_affine
 from .training import batch_statistics
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def check_float(cx: Context, x: Value) -> None:
-    if x.dtype not in (F32, F64):
-        cx.fail(f"has no form for {x.dtype}", UnsupportedModelError)
+
+def check_float(cx: Context, *values: Value) -> None:
+    """Fail unless all are floats of a kind that there are kernels or conversions for."""
+    for x in values:
+        if x.dtype.short not in FLOATS:
+            cx.fail(f"has no form for {x.dtype}", UnsupportedModelError)
+
+
+def _in_type_of_x(function: Function) -> Function:
+    """A BatchNormalization whose parameters may have other types than x: computed in that of x, f32 at least. The
+    running mean and variance keep theirs."""
+
+    @functools.wraps(function)
+    def op(cx: Context, x: Value, *parameters: Value, **attributes: Any) -> Any:
+        check_float(cx, x, *parameters)
+        to = wide_type(x)
+        result = function(cx, as_type(cx, x, to), *(as_type(cx, p, to) for p in parameters), **attributes)
+        if not isinstance(result, tuple):
+            return cast(cx, result, x.dtype)
+        y, *running = result
+        return cast(cx, y, x.dtype), *(None if v is None else cast(cx, v, parameters[2].dtype) for v in running)
+
+    return op  # type: ignore[return-value]
 
 
 def _check_parameters(cx: Context, x: Value, shape: tuple[int, ...], **parameters: Value | None) -> None:
@@ -104,7 +128,7 @@ def _normalize_channels(
 
 
 @op("BatchNormalization", since=14)
-@widened
+@_in_type_of_x
 def batchnorm(
     cx: Context,
     x: Value,
@@ -130,7 +154,7 @@ def batchnorm(
 
 
 @op("BatchNormalization", since=7)
-@widened
+@_in_type_of_x
 def batchnorm_7(
     cx: Context,
     x: Value,

@@ -10,6 +10,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import fill, normal_axes, strides, width
+from ._narrow import by_bytes
 from .slice import pick
 
 MODES = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
@@ -33,6 +34,7 @@ def fold_pad(
 
 
 @op("Pad", since=2)
+@by_bytes
 def pad_2(cx: Context, x: Value, *, pads: Sequence[int], mode: str = "constant", value: float = 0.0) -> Value:
     """Places before each axis, then places behind; negative ones are taken away."""
     one = None if value == 0 else cx.known(np.full(1, value, x.dtype.numpy))
@@ -40,12 +42,14 @@ def pad_2(cx: Context, x: Value, *, pads: Sequence[int], mode: str = "constant",
 
 
 @op("Pad", since=11, host=("pads",), fold=fold_pad)
+@by_bytes
 def pad_11(cx: Context, x: Value, pads: Array, constant_value: Value | None = None, *, mode: str = "constant") -> Value:
     """As before; amounts and value are inputs."""
     return pad(cx, x, pads, constant_value, mode=mode)
 
 
 @op("Pad", since=18, host=("pads", "axes"), fold=fold_pad)
+@by_bytes
 def pad(
     cx: Context,
     x: Value,

@@ -16,6 +16,7 @@ from ..dtypes import BF16, F16, F32, I8, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
 from . import _elementwise
+from ._narrow import decode, encode, pack, unpack
 
 INTEGERS = frozenset({"i8", "u8", "i16", "u16", "i4", "u4", "i2", "u2"})
 SMALL_FLOATS = frozenset({"f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1"})
@@ -31,38 +32,6 @@ def as_f32(cx: Context, x: Value) -> Value:
     if x.dtype.short in SMALL_FLOATS or x.dtype.short == "f8e8m0":
         return decode(cx, x)
     return _elementwise.cast(cx, x, F32)
-
-
-def unpack(cx: Context, x: Value) -> Value:
-    """One byte an element."""
-    if x.dtype.bits >= 8:
-        return x
-    signed = x.dtype.short[0] == "i"
-    y = cx.out(x.shape, I8 if signed else U8)
-    if y.size:
-        kernel = f"quant_unpack_{'i' if signed else 'u'}{x.dtype.bits}"
-        cx.emit(kernel, units=cx.chunks(y), x=x, y=y, n=y.size)
-    return y
-
-
-def pack(cx: Context, x: Value, dtype: DType) -> Value:
-    """Bytes as elements of a narrower type."""
-    y = cx.out(x.shape, dtype)
-    if y.size:
-        cx.emit(f"quant_pack_{dtype.bits}", units=cx.chunks(x), x=x, y=y, n=x.size)
-    return y
-
-
-def decode(cx: Context, x: Value) -> Value:
-    """A small float in f32."""
-    return _elementwise.flat(cx, f"quant_decode_{x.dtype.short}", unpack(cx, x), F32)
-
-
-def encode(cx: Context, x: Value, dtype: DType, saturate: bool) -> Value:
-    """f32 as a small float."""
-    if dtype.bits < 8:
-        return pack(cx, _elementwise.flat(cx, f"quant_encode_{dtype.short}", x, U8, saturate=1), dtype)
-    return _elementwise.flat(cx, f"quant_encode_{dtype.short}", x, dtype, saturate=int(saturate))
 
 
 def limits(dtype: DType) -> tuple[int, int]:

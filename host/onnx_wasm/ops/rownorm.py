@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from ..context import Context, Value
-from ..errors import UnsupportedModelError
+from ..dtypes import from_onnx
 from ..registry import op
-from ._widen import widened
+from ._copy import wanted
+from ._elementwise import cast
+from ._widen import as_type, wide, wide_type, widened
+from .binary import add, mul
 from .norm import check_float
 from .reduce import UNIT, dim_words, group, normalize_axes
 
 
 @op("LayerNormalization", since=17)
-@widened
 def layer_normalization(
     cx: Context,
     x: Value,
@@ -25,25 +28,53 @@ def layer_normalization(
     epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> tuple[Value | None, ...]:
-    """All axes from ``axis`` on normalised together, and the mean and 1 / standard deviation if they are wanted."""
-    check_float(cx, x)
+    """All axes from ``axis`` on normalised together, and the mean and 1 / standard deviation, in the type
+    ``stash_type``, if they are wanted. Computed in f32 at least."""
+    y, *statistics = _normalize(cx, "layernorm", x, scale, bias, axis, epsilon)
+    stash = from_onnx(stash_type)
+    return cast(cx, y, x.dtype), *(None if v is None else cast(cx, v, stash) for v in statistics)
+
+
+@op("RMSNormalization", since=23)
+def rms_normalization(
+    cx: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Value:
+    """All axes from ``axis`` on divided by the root of their mean square, in the type of ``scale``."""
+    y, *_ = _normalize(cx, "rmsnorm", x, scale, None, axis, epsilon)
+    return cast(cx, y, scale.dtype)
+
+
+def _normalize(
+    cx: Context, family: str, x: Value, scale: Value, bias: Value | None, axis: int, epsilon: float
+) -> tuple[Value, Value | None, Value | None]:
+    check_float(cx, x, *(p for p in (scale, bias) if p is not None))
     (axis,) = normalize_axes(cx, (axis,), x.rank)
-    _check_row(cx, x, axis, scale=scale, bias=bias)
+    x, scale = wide(cx, x), as_type(cx, scale, wide_type(x))
+    bias = None if bias is None else as_type(cx, bias, x.dtype)
+    # The kernel reads a dense row of the normalised elements; leading ones do not matter.
+    row = _trimmed(x.shape[axis:])
+    dense = True
+    for name, p in (("scale", scale), ("bias", bias)):
+        if p is None or _trimmed(p.shape) == row:
+            continue
+        dense = False
+        if p.rank > x.rank or any(d not in (1, n) for d, n in zip(p.shape[::-1], x.shape[::-1], strict=False)):
+            cx.fail(f"{name} is {p}, must have shape {list(x.shape[axis:])} or broadcast to {x}")
     y = cx.out(x.shape, x.dtype, reuse=(x,))
-    wanted = [i < len(cx.node.outputs) and cx.node.outputs[i] != "" for i in (1, 2)]
+    asked = [family == "layernorm" and wanted(cx, i) for i in (1, 2)]
     statistics = [1 if a >= axis else d for a, d in enumerate(x.shape)]
-    mean, factor = (cx.out(statistics, x.dtype) if w else None for w in wanted)
+    mean, factor = (cx.out(statistics, x.dtype) if w else None for w in asked)
     if y.size:
         n = math.prod(x.shape[axis:])
         rows = x.size // n
         per = max(1, UNIT // 2 // n)
         cx.emit(
-            f"layernorm_{x.dtype.short}",
+            f"{family}_{x.dtype.short}",
             units=-(-rows // per),
             x=x,
             y=y,
-            scale=scale,
-            bias=bias,
+            scale=scale if dense else None,
+            bias=bias if dense else None,
             mean=mean,
             factor=factor,
             n=n,
@@ -51,50 +82,14 @@ def layer_normalization(
             per=per,
             epsilon=epsilon,
         )
+        if not dense:
+            y = mul(cx, y, scale)
+            y = y if bias is None else add(cx, y, bias)
     return y, mean, factor
 
 
-@op("RMSNormalization", since=23)
-@widened
-def rms_normalization(
-    cx: Context, x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Value:
-    """All axes from ``axis`` on divided by the root of their mean square."""
-    check_float(cx, x)
-    (axis,) = normalize_axes(cx, (axis,), x.rank)
-    _check_row(cx, x, axis, scale=scale)
-    y = cx.out(x.shape, x.dtype, reuse=(x,))
-    if y.size:
-        n = math.prod(x.shape[axis:])
-        rows = x.size // n
-        per = max(1, UNIT // 2 // n)
-        cx.emit(
-            f"rmsnorm_{x.dtype.short}",
-            units=-(-rows // per),
-            x=x,
-            y=y,
-            scale=scale,
-            bias=None,
-            mean=None,
-            factor=None,
-            n=n,
-            rows=rows,
-            per=per,
-            epsilon=epsilon,
-        )
-    return y
-
-
-def _check_row(cx: Context, x: Value, axis: int, **parameters: Value | None) -> None:
-    # Leading ones are allowed: the kernel reads a dense row of the normalised elements.
-    row = x.shape[axis:]
-    for name, value in parameters.items():
-        if value is None:
-            continue
-        if value.size != math.prod(row) or [d for d in value.shape if d != 1] != [d for d in row if d != 1]:
-            cx.fail(f"{name} is {value}, must have shape {list(row)}", UnsupportedModelError)
-        if value.dtype != x.dtype:
-            cx.fail(f"{name} is {value}, must have the type of {x}", UnsupportedModelError)
+def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(itertools.dropwhile(lambda d: d == 1, shape))
 
 
 @op("MeanVarianceNormalization")

@@ -12,6 +12,7 @@ from ..context import Array, Context, Value
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._copy import copy_flat, normal_axis, strides, width
+from ._narrow import by_bytes
 from .gather import check_places, element_rows, is_wide, tuple_axes
 
 MODES = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
@@ -126,6 +127,7 @@ def scatter_nd(cx: Context, x: Value, indices: Value, updates: Value, *, reducti
 
 
 @op("TensorScatter", since=24)
+@by_bytes
 def tensor_scatter(
     cx: Context,
     past_cache: Value,

@@ -9,6 +9,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import Dim, collapse, copy, normal_axes, strides
+from ._narrow import by_bytes
 
 
 def _places(extent: int, start: int, end: int, step: int) -> range:
@@ -31,6 +32,7 @@ def fold_slice_1(x: Array, *, starts: Sequence[int], ends: Sequence[int], axes: 
 
 
 @op("Slice", since=1, fold=fold_slice_1)
+@by_bytes
 def slice_1(
     cx: Context, x: Value, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None
 ) -> Value:
@@ -39,6 +41,7 @@ def slice_1(
 
 
 @op("Slice", since=10, host=("starts", "ends", "axes", "steps"), fold=fold_slice)
+@by_bytes
 def slice_(
     cx: Context, x: Value, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Value:

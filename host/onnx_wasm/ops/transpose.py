@@ -10,6 +10,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import Dim, copy, strides, width, words
+from ._narrow import by_bytes
 
 # A unit of transpose_b* has so many columns, and rows that fill a cache line, or more if columns are few.
 LINE, COLS, ELEMENTS = 64, 256, 2048
@@ -20,6 +21,7 @@ def fold_transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
 
 
 @op("Transpose", fold=fold_transpose)
+@by_bytes
 def transpose(cx: Context, x: Value, *, perm: Sequence[int] | None = None) -> Value:
     """A copy only if axes of more than one element change their order."""
     order = list(range(x.rank))[::-1] if perm is None else list(perm)
