@@ -50,6 +50,11 @@ def body_of(node: Node, graph: Graph, args: Sequence[Item | None]) -> Graph:
     if not data:
         raise UnsupportedModelError(f"{node}: ONNX defines no body for these inputs")
     function = onnx.FunctionProto.FromString(data)
+    # A body made for the inputs may name only the opset of its own operator.
+    named = {o.domain for o in function.opset_import}
+    for domain, version in graph.opsets.items():
+        if domain not in named:
+            function.opset_import.append(onnx.helper.make_opsetid(domain, version))
     for attribute in schema.attributes.values():
         if attribute.name not in attributes and attribute.default_value.name:
             attributes[attribute.name] = attribute.default_value

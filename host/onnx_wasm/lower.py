@@ -209,6 +209,8 @@ class Lowering:
             _check_call(cx, form, args)
             folded = self._fold(form, args)
             results = folded if folded is not None else (yield from self._call(scope, node, form, args))
+            if results == [NotImplemented]:
+                results = yield from self._expand(scope, node, args)
         scope.args, scope.keep = (), ()
         self._bind(scope, node, results)
 
