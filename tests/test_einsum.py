@@ -3,6 +3,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_nodes import Case, node_cases
 from onnx_wasm.errors import ShapeError

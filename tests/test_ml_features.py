@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ml_models import check, one_node, ours
 from onnx import numpy_helper
 
 import onnx_wasm as ort
+from ml_models import check, one_node, ours
 
 TYPES = [np.float32, np.float64, np.int64, np.int32]
 STRINGS = np.array([["a", "b", "zz"], ["c", "a", "b"]], object)

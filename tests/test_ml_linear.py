@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ml_models import check, one_node, ours
 
 import onnx_wasm as ort
+from ml_models import check, one_node, ours
 
 TYPES = [np.float32, np.float64, np.int64, np.int32]
 POSTS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")

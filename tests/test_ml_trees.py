@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ml_models import check, one_node, ours
 from onnx import numpy_helper
 
 import onnx_wasm as ort
+from ml_models import check, one_node, ours
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 POSTS = ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO")

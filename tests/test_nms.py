@@ -3,11 +3,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import graphs
 import numpy as np
+import pytest
+
+import graphs
 import onnx_nodes
 import onnx_wasm as ort
-import pytest
 from harness import Harness, KernelStatus
 from onnx_wasm.errors import ShapeError
 

@@ -5,6 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from harness import Harness
 from onnx_nodes import run_node
 from onnx_wasm.errors import ShapeError, UnsupportedModelError

@@ -4,8 +4,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx_nodes
 import pytest
+
+import onnx_nodes
 from harness import Harness
 from onnx_wasm.errors import ShapeError
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx_nodes
 import pytest
-from harness import Harness, KernelStatus
 from onnx.reference import ReferenceEvaluator
+
+import onnx_nodes
+from harness import Harness, KernelStatus
 from onnx_wasm.errors import ShapeError, UnsupportedModelError
 
 CASES = onnx_nodes.node_cases("GridSample", "AffineGrid", "DeformConv", "RoiAlign")

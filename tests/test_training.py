@@ -6,6 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from harness import Harness, KernelStatus
 from onnx_nodes import Case, node_cases, run_node
 from onnx_wasm.context import Context, Value
