@@ -125,7 +125,8 @@ def feature_vectorizer(cx: Context, *xs: Value, inputdimensions: Sequence[int] =
 def one_hot_encoder(
     cx: Context, x: Value, *, cats_int64s: Sequence[int] = (), cats_strings: Sequence[str] = (), zeros: int = 1
 ) -> Value:
-    """Along a new last axis, 1 in the column of the category of x; what is none gives zeros, or an error if not ``zeros``."""
+    """Along a new last axis, 1 in the column of the category of x; what is none gives zeros, or an error without
+    ``zeros``."""
     if x.known is not None and x.known.dtype == object:
         places = {c: i for i, c in reversed(list(enumerate(cats_strings)))}
         found = np.array([places.get(v, -1) for v in x.known.reshape(-1)], np.int64).reshape(x.shape)
