@@ -32,7 +32,7 @@ LIST = Path(__file__).parent / "conformance.txt"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 RTOL, ATOL = 1e-3, 1e-7
 # Whose expected outputs are random numbers: only their shape and type are compared.
-RANDOM = {"test_bernoulli", "test_bernoulli_double", "test_bernoulli_seed"}
+RANDOM = {f"test_bernoulli{kind}{form}" for kind in ("", "_double", "_seed") for form in ("", "_expanded")}
 NARROW = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "float4e2m1": ml_dtypes.float4_e2m1fn}
 NARROW |= {n: getattr(ml_dtypes, n) for n in ("int2", "uint2") if hasattr(ml_dtypes, n)}
 

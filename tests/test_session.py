@@ -370,3 +370,23 @@ def test_bool_and_empty_tensors_pass_through(runtime: ort.Runtime) -> None:
     with ort.InferenceSession.create(model(nodes, {"x": (BOOL, ["n"])}, ["y"]), runtime=runtime) as session:
         assert take(session.run({"x": np.array([True, False])}))["y"].tolist() == [False, True]
         assert take(session.run({"x": np.zeros(0, bool)}))["y"].shape == (0,)
+
+
+def test_shape_arithmetic_in_floats_is_done_while_planning(runtime: ort.Runtime) -> None:
+    """As exporters write sizes for Resize and conditions of loops: cast to float, scale, floor, cast back."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Cast", ["shape"], ["float"], to=FLOAT),
+        node("Mul", ["float", "half"], ["scaled"]),
+        node("Floor", ["scaled"], ["floor"]),
+        node("Cast", ["floor"], ["size"], to=INT64),
+        node("Expand", ["one", "size"], ["e"]),
+        node("Neg", ["e"], ["y"]),
+    ]
+    weights = {"half": np.array(0.5, np.float32), "one": np.ones(1, np.float32)}
+    data = model(nodes, {"x": (FLOAT, ["a", "b"])}, ["y"], weights)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for shape in ((4, 7), (9, 2)):
+            got = take(session.run({"x": np.zeros(shape, np.float32)}))["y"]
+            np.testing.assert_array_equal(got, -np.ones((shape[0] // 2, shape[1] // 2)))
+            assert session.plan_info.segments == 1

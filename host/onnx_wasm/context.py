@@ -312,6 +312,14 @@ class Context:
         result: Made = self._derived[full_key]
         return result
 
+    def aside(self, make: Callable[[], Made]) -> Made:
+        """What ``make`` returns, as constants that nothing keeps; its records are not on the tape."""
+        self._recipe = Recipe()
+        try:
+            return make()
+        finally:
+            self._recipe = None
+
     def fusable(self, x: Value) -> Record | None:
         """The record that writes ``x``, if this node is the only reader of ``x`` and may change that record."""
         if not self._fuse or x.producer is None or x.uses != 1 or x.const:

@@ -25,6 +25,8 @@ from .registry import OpDef
 Array = NDArray[Any]
 # Integer tensors up to this size take part in shape arithmetic on the host.
 MAX_KNOWN = 4096
+# Values up to this size are computed while lowering, if all that they depend on is known.
+MAX_AT_ONCE = 64
 Asking = Generator[Value, Array, Any]
 
 
@@ -156,6 +158,7 @@ class Lowering:
         fuse: bool = True,
     ) -> None:
         self.context = Context(cache.derived, evaluate, fuse=fuse)
+        self._evaluate = evaluate
         self.inputs = dict(inputs)
         self.outputs: dict[str, Item] = {}
         self._cache = cache
@@ -248,6 +251,9 @@ class Lowering:
                 if isinstance(value, Value):
                     value.const = True
             return made
+        small = self._at_once(node, form, args)
+        if small is not None:
+            return small
         while True:
             mark = len(cx.records)
             try:
@@ -258,6 +264,23 @@ class Lowering:
                 del cx.records[mark:]
                 cx.observed[error.value] = yield error.value
                 cx.node = node
+
+    def _at_once(self, node: Node, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
+        """Shape arithmetic that is not for the host, such as lengths as floats: small results of known values, computed
+        by the kernels now, and known from then on."""
+        evaluate = self._evaluate
+        if evaluate is None or not all(a is None or _is_small_known(a) for a in args) or any(node.subgraphs()):
+            return None
+        made = self.context.aside(lambda: self._finish(form, args))
+        if not all(v is None or (isinstance(v, Value) and v.size <= MAX_AT_ONCE) for v in made):
+            return None
+        known: list[Item | None] = []
+        for value in made:
+            if isinstance(value, Value) and value.known is None:
+                array = evaluate(value)
+                value = self.context.known(array)
+            known.append(value)
+        return known
 
     def _finish(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None]:
         """The results of an op on constants; one that is a generator gets its answers at once."""
@@ -396,6 +419,12 @@ def _is_host(form: OpDef, index: int) -> bool:
 
 def _is_small_integer(value: Value) -> bool:
     return (value.dtype.is_integer or value.dtype.short == "bool") and value.size <= MAX_KNOWN
+
+
+def _is_small_known(item: Item) -> bool:
+    if not isinstance(item, Value) or item.dtype is STRING or item.dtype.bits < 8 or item.size > MAX_AT_ONCE:
+        return False
+    return item.known is not None or item.const
 
 
 def _is_foldable(value: Value) -> bool:
