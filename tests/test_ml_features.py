@@ -88,6 +88,13 @@ def test_array_feature_extractor(dtype: Any) -> None:
     check("ArrayFeatureExtractor", [rows(dtype)[0], np.array([3])], ["y"])
 
 
+def test_array_feature_extractor_of_strings() -> None:
+    for x in (STRINGS, STRINGS[0]):
+        model = one_node("ArrayFeatureExtractor", [x, np.array([2, 0])], ["y"])
+        y = ours(model, [x, np.array([2, 0])])["y"]
+        assert y.tolist() == x.reshape(-1, 3)[:, [2, 0]].tolist()
+
+
 def test_feature_vectorizer() -> None:
     a, b = rows(np.float32), rows(np.int64)[:, :2]
     (y,) = ours(one_node("FeatureVectorizer", [a, b], ["y"], inputdimensions=[4, 2]), [a, b]).values()

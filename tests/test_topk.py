@@ -4,8 +4,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
+import graphs
+import onnx_wasm as ort
 from harness import Harness
 from onnx_nodes import Case, node_cases, run_node
 from onnx_wasm.errors import ShapeError
@@ -134,3 +137,41 @@ def test_onnx_cases(harness: Harness, case: Case) -> None:
     for g, expected in zip(got, case.outputs, strict=False):
         assert g.dtype == expected.dtype
         np.testing.assert_array_equal(g, expected)
+
+
+def test_in_a_session() -> None:
+    """What the host must know in the middle of a run: shapes that change with the data, and what follows them."""
+    nodes = [
+        graphs.node("Relu", ["x"], ["r"]),
+        graphs.node("NonZero", ["r"], ["at"]),
+        graphs.node("Transpose", ["at"], ["places"]),
+        graphs.node("GatherND", ["x", "places"], ["positive"]),
+        graphs.node("Unique", ["positive"], ["distinct", "first", "inverse", "counts"]),
+        graphs.node("Gather", ["distinct", "inverse"], ["again"]),
+        graphs.node("Shape", ["distinct"], ["k"]),
+        graphs.node("TopK", ["distinct", "k"], ["best", "index"]),
+    ]
+    outputs = ["places", "positive", "distinct", "first", "counts", "again", "best", "index"]
+    proto = onnx.ModelProto.FromString(graphs.model(nodes, {"x": (graphs.FLOAT, ["n", 5])}, outputs))
+    for output in proto.graph.output:
+        output.ClearField("type")
+    model = proto.SerializeToString()
+    rng = np.random.default_rng(0)
+    with ort.InferenceSession.create(model) as session:
+        for n in (3, 6, 3, 1):
+            x = rng.integers(-2, 4, (n, 5)).astype(np.float32)
+            got = {k: t.get_data(release_data=True) for k, t in session.run({"x": x}).items()}
+            for name, expected in graphs.native(model, {"x": x}, outputs).items():
+                assert got[name].dtype == expected.dtype
+                assert (got[name] == expected).all(), name
+        got = {k: t.get_data(release_data=True) for k, t in session.run({"x": np.full((2, 5), -1, np.float32)}).items()}
+        assert all(a.size == 0 for a in got.values())
+
+
+def test_strings_in_a_session() -> None:
+    nodes = [graphs.node("Unique", ["s"], ["y", "first", "inverse", "counts"], sorted=0)]
+    model = graphs.model(nodes, {"s": (8, ["n"])}, ["y", "first", "inverse", "counts"])
+    with ort.InferenceSession.create(model) as session:
+        got = session.run({"s": np.array(["b", "a", "b", "c", "a"], object)})
+        results = {k: np.array(t.get_data(release_data=True)).tolist() for k, t in got.items()}
+    assert results == {"y": ["b", "a", "c"], "first": [0, 1, 3], "inverse": [0, 1, 0, 2, 1], "counts": [2, 2, 1]}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..context import Context, HostView, Value
-from ..dtypes import F32, F64, I32, I64
+from ..dtypes import F32, F64, I32, I64, STRING
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._copy import copy, fill
@@ -32,6 +32,9 @@ def array_feature_extractor(cx: Context, x: Value, y: Value) -> Value:
     """The columns of x (elements of its last axis) that y names."""
     if not x.rank or not y.size:
         cx.fail(f"{x} has no columns to take, or {y} names none")
+    if x.known is not None and x.dtype is STRING:
+        strings = x.known.reshape(1, -1) if x.rank == 1 else x.known
+        return cx.known(strings[..., cx.read(y).reshape(-1)])
     z = gather(cx, x, cx.alias(y, (y.size,)), axis=-1)
     return cx.alias(z, (1, y.size)) if x.rank == 1 else z
 
