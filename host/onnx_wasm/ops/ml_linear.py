@@ -17,6 +17,8 @@ _KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 
 def _scores(cx: Context, x: Value, coefficients: Sequence[float], intercepts: Sequence[float] | None, k: int) -> Value:
     features = x.shape[1]
+    # As onnxruntime: an input of fewer features takes the first coefficients there are, one target after the other.
+    coefficients = coefficients[: k * features]
     if len(coefficients) != k * features or (intercepts and len(intercepts) != k):
         cx.fail(
             f"{len(coefficients)} coefficients and {len(intercepts or ())} intercepts do not fit {k} targets of "
