@@ -55,11 +55,6 @@ def test_dropout(harness: Harness, function: Any, mask: Any) -> None:
     assert harness.op(function, [x])[1] is None
 
 
-def test_dropout_in_training() -> None:
-    with pytest.raises(UnsupportedModelError, match="training_mode"):
-        s.dropout(Context(), Value((2,), dtypes.F32), np.array(0.5), np.array(True))
-
-
 @pytest.mark.parametrize(
     ("shape", "target", "allowzero", "expected"),
     [
