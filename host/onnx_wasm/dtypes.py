@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """One element type. Compare by identity or equality; look up with `from_name` and its kin."""
+    """One element type: there is one object for each, found with `from_name` and its kin."""
 
     name: str
     """ORT Web's name, e.g. "float32"."""

@@ -51,10 +51,11 @@ class Buffer:
     values: list[Value] = field(default_factory=list)
     offset: int = -1
     """Bytes from the start of the arena."""
+    size: int = field(init=False)
+    """Bytes that it takes there."""
 
-    @property
-    def size(self) -> int:
-        return align(self.nbytes)
+    def __post_init__(self) -> None:
+        self.size = align(self.nbytes)
 
 
 @dataclass(eq=False)
