@@ -13,8 +13,9 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
     {"errors", "heap_layout", "build"},
-    {"dtypes", "engine"},
-    {"model", "heap"},
+    {"dtypes", "engine", "options"},
+    {"model", "env"},
+    {"heap"},
     {"context", "trace", "tensor"},
     {"registry", "faults", "feeds", "functions"},
     {"ops"},
@@ -27,7 +28,7 @@ RUNGS: list[set[str]] = [
     {"cli", "__init__"},
 ]
 MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "ops", "lower", "plan", "tape"}
-HEAP_SIDE = {"engine", "heap", "heap_layout", "tensor", "feeds", "trace", "weights", "program", "session"}
+HEAP_SIDE = {"engine", "env", "heap", "heap_layout", "tensor", "feeds", "trace", "weights", "program", "session"}
 OPS_MAY_IMPORT = {"registry", "context", "dtypes", "model", "errors", "ops", "numpy"}
 
 

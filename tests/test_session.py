@@ -262,6 +262,9 @@ def test_external_data(runtime: ort.Runtime, tmp_path: Path) -> None:
     given = {"weights.bin": (tmp_path / "weights.bin").read_bytes()}
     with ort.InferenceSession.create(path.read_bytes(), runtime=runtime, external_data=given) as session:
         np.testing.assert_allclose(take(session.run({"x": x}))["y"], expected, rtol=1e-4)
+    listed = [{"path": "weights.bin", "data": given["weights.bin"]}]
+    with ort.InferenceSession.create(path.read_bytes(), runtime=runtime, external_data=listed) as session:
+        np.testing.assert_allclose(take(session.run({"x": x}))["y"], expected, rtol=1e-4)
     with pytest.raises(ValueError, match=r"'weights.bin' of tensor .* has no folder"):
         ort.InferenceSession.create(path.read_bytes(), runtime=runtime)
     (tmp_path / "weights.bin").write_bytes(given["weights.bin"][:100])
@@ -271,6 +274,38 @@ def test_external_data(runtime: ort.Runtime, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"weights.bin' of tensor .* cannot be opened"):
         ort.InferenceSession.create(path, runtime=runtime)
     assert runtime.memory().used == 0
+
+
+def test_options_of_ort_web_are_taken(runtime: ort.Runtime) -> None:
+    settings = {"enable_cpu_mem_arena": False, "execution_mode": "sequential", "execution_providers": ["wasm"]}
+    more = {"log_severity_level": 3, "extra": {"session": {"disable_prepacking": "1"}}, "intra_op_num_threads": 1}
+    with ort.InferenceSession.create(branches(), runtime=runtime, enable_profiling=True, **settings, **more) as session:
+        take(session.run({"x": np.ones(3, np.float32)}))
+        assert {e.op_type for e in session.end_profiling()} == {"Add", "Mul", "Neg"}
+    for wrong in (
+        {"execution_providers": ["webgpu"]},
+        {"preferred_output_location": "gpu-buffer"},
+        {"execution_mode": "fast"},
+        {"max_plans": 0},
+        {"free_dimension_overrides": {"n": -1}},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong)).rstrip("s").replace("_provider", ".provider")):
+            ort.InferenceSession.create(branches(), runtime=runtime, **wrong)
+
+
+def test_the_default_runtime_is_made_with_the_flags_of_the_environment() -> None:
+    assert set(ort.env.versions) == {"onnx_wasm", "wasmtime", "onnx"}
+    ort.default_runtime().close()
+    ort.env.wasm.maximum = 24 << 20
+    try:
+        with pytest.raises(MemoryError, match="at most 25,165,824"):
+            ort.Tensor("uint8", np.zeros(32 << 20, np.uint8))
+        with pytest.raises(AttributeError, match="no flag 'num_thread'"):
+            ort.env.wasm.num_thread = 2
+    finally:
+        ort.env.wasm = type(ort.env.wasm)()
+        ort.default_runtime().close()
+    assert ort.memory().maximum == 0xFFFF0000
 
 
 def test_metadata_and_overrides(runtime: ort.Runtime) -> None:

@@ -10,6 +10,7 @@ ort.memory()
 
 from __future__ import annotations
 
+from .env import VERSION, env
 from .errors import (
     CancelledError,
     DisposedError,
@@ -28,11 +29,12 @@ from .errors import (
     UnsupportedModelError,
 )
 from .heap import Block, Growth, MemoryInfo, Runtime, default_runtime, memory
+from .options import SessionOptions
 from .program import ProfileEvent
-from .session import InferenceSession, PlanInfo, SessionOptions, ValueMetadata
+from .session import InferenceSession, PlanInfo, ValueMetadata
 from .tensor import Tensor
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Block",
@@ -61,5 +63,6 @@ __all__ = [
     "UnsupportedModelError",
     "ValueMetadata",
     "default_runtime",
+    "env",
     "memory",
 ]

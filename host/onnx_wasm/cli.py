@@ -15,7 +15,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from . import __version__, dtypes, engine, registry, trace
+from . import dtypes, engine, registry, trace
+from .env import VERSION
 from .errors import FeedError, OnnxWasmError
 from .heap import MemoryInfo, Runtime
 from .lower import load_ops
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="onnx-wasm", description="ONNX models in a WebAssembly heap.")
-    parser.add_argument("--version", action="version", version=f"onnx-wasm {__version__}")
+    parser.add_argument("--version", action="version", version=f"onnx-wasm {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run a model; show its outputs, times and heap")
@@ -290,7 +291,7 @@ def _info(args: argparse.Namespace) -> int:
     load_ops()
     names = sorted({f"{f.domain}::{f.name}" if f.domain else f.name for f in registry.registered()})
     report = {
-        "onnx-wasm": __version__,
+        "onnx-wasm": VERSION,
         "wasmtime": engine.wasmtime_version(),
         "onnx": onnx.__version__,
         "newest opset": onnx.defs.onnx_opset_version(),

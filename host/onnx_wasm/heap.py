@@ -24,15 +24,12 @@ from numpy.typing import NDArray
 
 from . import heap_layout as layout
 from .engine import CANCEL, DETAIL, PAGE, STATUS, Instance, TrapError, Variant
+from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
 from .errors import DisposedError, HeapCorruptionError, HeapMemoryError, LeaseError
 
 Array = NDArray[Any]
 Tag = Literal["weights", "activations", "input", "output", "tape", "user"]
 
-ORT_WEB_HEAP_BASE = 6_303_872
-"""Where the heap of onnxruntime-web 1.30's CPU module begins: its static data and stack lie below."""
-MAXIMUM = 0xFFFF0000
-"""4 GiB - 64 KiB, emscripten's own limit."""
 TENSOR_ALIGNMENT = 64
 _PACKAGE = str(Path(__file__).parent)
 _tokens = itertools.count()
@@ -482,11 +479,12 @@ _default_lock = threading.Lock()
 
 
 def default_runtime() -> Runtime:
-    """The runtime of everything that names none; made when first needed, and again after it was closed."""
+    """The runtime of everything that names none; made with `env.wasm` when first needed, and again after it was
+    closed."""
     global _default
     with _default_lock:
         if _default is None or _default.closed:
-            _default = Runtime()
+            _default = Runtime(**vars(env.wasm))
         return _default
 
 

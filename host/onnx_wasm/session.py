@@ -8,7 +8,7 @@ import os
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .feeds import Fed, Feed, Feeds, check_feeds
 from .heap import Runtime, default_runtime
 from .lower import LoweringCache, prepare
 from .model import Dimension, Graph, ValueInfo
+from .options import SessionOptions
 from .program import Core, NeedsInputError, ProfileEvent, Program, Result
 from .tensor import Tensor
 from .weights import Weights
@@ -33,37 +34,6 @@ Fetches = Sequence[str] | Mapping[str, Tensor | None] | None
 _TRIAL_SIZES = (1, 64, 224)
 _MAX_DECISIVE = 4096
 _numbers = itertools.count(1)
-
-
-@dataclass
-class SessionOptions:
-    """How a session is made; the names are ORT Web's in snake_case."""
-
-    enable_lazy_initialization: bool = False
-    """Parse, pack and compile at the first run instead of at creation."""
-    enable_mem_pattern: bool = True
-    """Plan intermediate tensors into one arena. False is the browser's behaviour: each is allocated and freed
-    in the heap while the run goes on."""
-    graph_optimization_level: str = "all"
-    """"all", "layout", "extended" and "basic" fuse nodes; "disabled" runs each for itself."""
-    free_dimension_overrides: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of symbolic dimensions; feeds must then have them."""
-    external_data: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents of external data files by the location that the model names, for a model given as bytes."""
-    max_plans: int = 16
-    """How many sets of input shapes keep their tape."""
-
-    def __post_init__(self) -> None:
-        levels = ("disabled", "basic", "extended", "layout", "all")
-        if self.graph_optimization_level not in levels:
-            raise ValueError(
-                f"graph_optimization_level {self.graph_optimization_level!r} is none of {', '.join(levels)}"
-            )
-        if self.max_plans < 1:
-            raise ValueError(f"max_plans {self.max_plans} must be at least 1")
-        for name, size in self.free_dimension_overrides.items():
-            if not isinstance(size, int) or size < 0:
-                raise ValueError(f"free_dimension_overrides[{name!r}] is {size!r}, not an integer >= 0")
 
 
 @dataclass(frozen=True)
@@ -147,7 +117,7 @@ class InferenceSession:
             raise DisposedError(f"session {self._name} is disposed")
         if self._core is None:
             assert self._source is not None
-            cache: LoweringCache = prepare(model.load(self._source, self._options.external_data))
+            cache: LoweringCache = prepare(model.load(self._source, self._options.external_files()))
             self._source = None
             self._core = Core(
                 self._runtime,
@@ -156,6 +126,7 @@ class InferenceSession:
                 self._name,
                 planned=self._options.enable_mem_pattern,
                 fuse=self._options.graph_optimization_level != "disabled",
+                events=[] if self._options.enable_profiling else None,
             )
         return self._core
 

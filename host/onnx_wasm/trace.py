@@ -18,8 +18,8 @@ import numpy as np
 
 from . import heap_layout
 from .engine import PAGE, Instance
+from .env import MAXIMUM, ORT_WEB_HEAP_BASE
 from .errors import InvalidTraceError
-from .heap import MAXIMUM, ORT_WEB_HEAP_BASE
 
 MALLOC, FREE, TENSOR, ALIGNED = 0, 1, 2, 4
 TENSOR_ALIGNMENT = 64

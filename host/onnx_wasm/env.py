@@ -1,0 +1,52 @@
+"""``ort.env``: what ORT Web calls its environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import onnx
+
+from .engine import Variant, wasmtime_version
+
+VERSION = "0.1.0"
+# The heap of onnxruntime-web 1.30's CPU module begins behind its static data and stack.
+ORT_WEB_HEAP_BASE = 6_303_872
+# 4 GiB - 64 KiB, emscripten's own limit.
+MAXIMUM = 0xFFFF0000
+
+
+@dataclass
+class WasmFlags:
+    """Settings of the default runtime, taken when it is made; sizes in bytes. `Runtime` says what each means."""
+
+    initial: int = 16 << 20
+    maximum: int = MAXIMUM
+    memory_maximum: int | None = None
+    heap_base: int = ORT_WEB_HEAP_BASE
+    geometric_step: float = 0.20
+    geometric_cap: int = 96 << 20
+    linear_step: int = -1
+    variant: Variant = "relaxed"
+    trace_allocations: bool = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A misspelt flag would be without effect.
+        if name not in {f.name for f in fields(self)}:
+            raise AttributeError(f"env.wasm has no flag {name!r}; it has {[f.name for f in fields(self)]}")
+        super().__setattr__(name, value)
+
+
+@dataclass
+class Env:
+    """The environment of this process."""
+
+    wasm: WasmFlags = field(default_factory=WasmFlags)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of this package and of what it stands on."""
+        return {"onnx_wasm": VERSION, "wasmtime": wasmtime_version(), "onnx": onnx.__version__}
+
+
+env = Env()
