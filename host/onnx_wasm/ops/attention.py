@@ -97,8 +97,8 @@ def attend(
     sinks: Value | None = None,
 ) -> None:
     """Emit the record. ``mask`` is f32 to add or bool, and broadcasts to (batch, heads, rows, keys); keys beyond its
-    last axis are masked. ``lengths`` (i32) plus ``more`` are the keys a batch has. A query at position p among the keys,
-    ``offset`` for the first or with ``aligned`` the last key for the last, sees those from p - left to p + right."""
+    last axis are masked. ``lengths`` (i32) plus ``more`` are the keys a batch has. A query at position p, ``offset``
+    for the first or with ``aligned`` the last key for the last, sees those from p - left to p + right."""
     if batch * q.heads * q.rows * v.size == 0:
         return
     if mask is not None and mask.shape and mask.shape[-1] > k.rows:

@@ -314,18 +314,18 @@ def group_query_attention(
         each = position_ids if position_ids is not None and position_ids.size == batch * rows else None
         turned = []
         for x in (q, k):
-            y = by_row(cx.out((batch, rows, x.heads * x.size), F32), x.heads)
+            rotated = by_row(cx.out((batch, rows, x.heads * x.size), F32), x.heads)
             rotate(
-                cx, x, y, batch, cos, sin,
+                cx, x, rotated, batch, cos, sin,
                 size=2 * cos.shape[-1],
                 interleaved=bool(rotary_interleaved),
                 positions=each,
                 lengths=lengths,
                 more=more,
             )  # fmt: skip
-            turned.append(y)
+            turned.append(rotated)
         q, k = turned
-    present = []
+    present: list[Value] = []
     for past, x in ((past_key, k), (past_value, v)):
         if past is not None and (past.rank != 4 or past.shape[:2] != (batch, kv_num_heads) or past.shape[3] != x.size):
             cx.fail(f"past {past} does not fit: {[batch, kv_num_heads, 'past', x.size]} expected")
