@@ -206,8 +206,10 @@ def test_small_operators() -> None:
     compare("CDist", [x, normal(4, 5)], atol=1e-4)
     compare("CDist", [x, normal(4, 5)], metric="euclidean", atol=1e-4)
     compare("CDist", [x.astype(np.float64), normal(4, 5).astype(np.float64)], metric="euclidean")
-    compare("Inverse", [normal(2, 3, 4, 4) + 3 * np.eye(4, dtype=np.float32)], atol=1e-5)
-    compare("Inverse", [np.array([[0, 2], [1, 0]], np.float32)])
+    compare("Unique", [np.array([3, 1, 3, 2, 1, 3], np.float32)], 3)
+    image, grid = normal(1, 2, 4, 5), normal(1, 3, 3, 2)
+    compare("GridSample", [image, grid], mode="bilinear", padding_mode="border", atol=1e-5)
+    compare("GridSample", [image, grid], mode="bicubic", align_corners=1, atol=1e-5)
 
 
 def test_bias_add_and_split_gelu() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..dtypes import F32, F64, I32
 from ..errors import UnsupportedModelError
 from ..registry import op
 from . import activation as activations
-from . import binary, constant, gather, pad, reduce, reshape, rownorm, transpose
+from . import binary, constant, gather, pad, reduce, reshape, rownorm, sampling, topk, transpose
 from ._copy import wanted
 from ._elementwise import FLOATS, cast, flat, require
 from ._widen import widened
@@ -338,14 +339,16 @@ def cdist(cx: Context, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Va
     return squared if metric == "sqeuclidean" else flat(cx, f"sqrt_{a.dtype.short}", squared)
 
 
-@op("Inverse", domain=DOMAIN)
-def inverse(cx: Context, x: Value) -> Value:
-    """The inverse of each matrix."""
-    if x.rank < 2 or x.shape[-1] != x.shape[-2]:
-        cx.fail(f"{x} must be square matrices")
-    wide = cast(cx, x, F64)
-    y = cx.out(x.shape, F64)
-    n = x.shape[-1]
-    if y.size:
-        cx.emit("inverse_f64", units=x.size // (n * n), x=wide, y=y, scratch=cx.scratch(8 * n * n + 16), n=n)
-    return cast(cx, y, x.dtype)
+@op("Unique", domain=DOMAIN)
+def unique(cx: Context, x: Value) -> Generator[Any, Any, Any]:
+    """The distinct elements in the order they first occur, which of them each is, how many there are of each."""
+    y, _, inverse, counts = yield from topk.unique(cx, x, sorted=0)
+    return y, inverse, counts
+
+
+@op("GridSample", domain=DOMAIN)
+def grid_sample(
+    cx: Context, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
+) -> Value:
+    """x [N, C, H, W] at the places of grid."""
+    return sampling.grid_sample(cx, x, grid, align_corners=align_corners, mode=mode, padding_mode=padding_mode)
