@@ -33,6 +33,12 @@ class Heads:
     at: int = 0
     """Where the first element lies."""
 
+    def start(self, cx: Context) -> Value:
+        """The value from the first element on."""
+        if self.at == 0:
+            return self.value
+        return cx.alias(self.value, (self.value.size - self.at,), offset=self.at * self.value.dtype.itemsize)
+
 
 def by_head(x: Value) -> Heads:
     """(batch, heads, rows, size) as it is."""
@@ -91,9 +97,8 @@ def attend(
     sinks: Value | None = None,
 ) -> None:
     """Emit the record. ``mask`` is f32 to add or bool, and broadcasts to (batch, heads, rows, keys); keys beyond its
-    last axis are masked. ``lengths`` (i32) plus ``more`` are the keys a batch has. A query at position p among the
-    keys, ``offset`` for the first or with ``aligned`` the last key for the last, sees those from p - left to
-    p + right."""
+    last axis are masked. ``lengths`` (i32) plus ``more`` are the keys a batch has. A query at position p, ``offset``
+    for the first or with ``aligned`` the last key for the last, sees those from p - left to p + right."""
     if batch * q.heads * q.rows * v.size == 0:
         return
     if mask is not None and mask.shape and mask.shape[-1] > k.rows:
@@ -119,10 +124,10 @@ def attend(
     cx.emit(
         "attention_f32",
         units=batch * q.heads * -(-q.rows // block),
-        q=_start(cx, q),
-        k=_start(cx, k),
-        v=_start(cx, v),
-        y=_start(cx, y),
+        q=q.start(cx),
+        k=k.start(cx),
+        v=v.start(cx),
+        y=y.start(cx),
         mask=mask,
         lengths=lengths,
         sinks=sinks,
@@ -150,12 +155,6 @@ def attend(
         right=right,
         width=width,
     )
-
-
-def _start(cx: Context, x: Heads) -> Value:
-    if x.at == 0:
-        return x.value
-    return cx.alias(x.value, (x.value.size - x.at,), offset=x.at * x.value.dtype.itemsize)
 
 
 def wide(cx: Context, x: Value | None) -> Value | None:

@@ -37,13 +37,22 @@ def split_k(k: int, block: int = BLOCK_K) -> int:
 @widened
 def matmul(cx: Context, a: Value, b: Value) -> Value:
     """numpy.matmul."""
+    return multiply(cx, a, b)
+
+
+def multiply(
+    cx: Context, a: Value, b: Value, *, trans_a: bool = False, trans_b: bool = False, alpha: float = 1.0
+) -> Value:
+    """alpha times the matrix product, of operands whose last two axes may be stored exchanged."""
     if not a.shape or not b.shape:
         cx.fail(f"operands must have at least one dimension, got {a!r} and {b!r}")
     a_shape = a.shape if a.rank > 1 else (1, *a.shape)
     b_shape = b.shape if b.rank > 1 else (*b.shape, 1)
-    m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
-    if b_shape[-2] != k:
-        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {b_shape[-2]} rows")
+    trans_a, trans_b = trans_a and a.rank > 1, trans_b and b.rank > 1
+    m, k = a_shape[:-3:-1] if trans_a else a_shape[-2:]
+    rows, n = b_shape[:-3:-1] if trans_b else b_shape[-2:]
+    if rows != k:
+        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {rows} rows")
     rank = max(len(a_shape), len(b_shape)) - 2
     a_batch = (1,) * (rank + 2 - len(a_shape)) + a_shape[:-2]
     b_batch = (1,) * (rank + 2 - len(b_shape)) + b_shape[:-2]
@@ -53,10 +62,11 @@ def matmul(cx: Context, a: Value, b: Value) -> Value:
             cx.fail(f"the batch dimensions of {a!r} and {b!r} do not broadcast: {p} and {q}")
         batch.append(q if p == 1 else p)
     shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
-    if math.prod(b_batch) == 1:
+    if math.prod(b_batch) == 1 and not trans_a:
         m *= math.prod(batch)
         batch, a_batch, b_batch = [], (), ()
-    return _emit(cx, a, b, shape, m, k, n, batch=_collapse(batch, a_batch, b_batch))
+    steps = _collapse(batch, a_batch, b_batch)
+    return _emit(cx, a, b, shape, m, k, n, batch=steps, trans_a=trans_a, trans_b=trans_b, alpha=alpha)
 
 
 @op("Gemm", since=7)

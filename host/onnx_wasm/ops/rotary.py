@@ -1,0 +1,140 @@
+"""Rotary position embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..context import Context, Value
+from ..dtypes import F32
+from ..errors import UnsupportedModelError
+from ..registry import op
+from ._widen import widened
+from .attention import Heads, by_head, by_row
+
+
+def rotate(
+    cx: Context,
+    x: Heads,
+    y: Heads,
+    batch: int,
+    cos: Value,
+    sin: Value,
+    *,
+    size: int,
+    interleaved: bool,
+    positions: Value | None = None,
+    lengths: Value | None = None,
+    more: int = 0,
+    by_unit: bool = False,
+) -> None:
+    """Rotate the first ``size`` elements of every row. A row's position in ``cos`` and ``sin``, which have ``size`` / 2
+    columns, is that of ``positions`` (i64, one for all rows, or the first of them), ``lengths`` (i32) + ``more`` for a
+    batch's first row, or its number: in its batch, or of all with ``by_unit``."""
+    half = size // 2
+    if size % 2 or not 0 <= half <= x.size // 2:
+        cx.fail(f"the rotary dimension {size} must be even and at most {x.size}")
+    if cos.shape != sin.shape or cos.rank < 2 or cos.shape[-1] != half:
+        cx.fail(f"the caches {cos} and {sin} must have {half} columns")
+    for value in (x.value, cos, sin):
+        if value.dtype is not F32:
+            cx.fail(f"{value} has type {value.dtype}, not supported", UnsupportedModelError)
+    if x.value.size == 0:
+        return
+    steps = {
+        f"{name}_{step}": 4 * getattr(heads, step)
+        for name, heads in (("x", x), ("y", y))
+        for step in ("batch", "head", "row")
+    }
+    cx.emit(
+        "rotary_f32",
+        units=batch * x.rows,
+        x=x.start(cx),
+        y=y.start(cx),
+        cos=cos,
+        sin=sin,
+        positions=positions,
+        lengths=lengths,
+        more=more,
+        each=int(positions is not None and positions.size == batch * x.rows),
+        unit_row=int(by_unit),
+        limit=cos.size // max(half, 1),
+        rows=x.rows,
+        heads=x.heads,
+        d=x.size,
+        half=half,
+        interleaved=int(interleaved),
+        **steps,
+    )
+
+
+def _heads(cx: Context, x: Value, num_heads: int, size: int) -> Heads:
+    if x.rank == 4:
+        return by_head(x)
+    if x.rank != 3:
+        cx.fail(f"{x} must have rank 3 or 4")
+    heads = num_heads or (x.shape[2] // size if size else 0)
+    if heads < 1 or x.shape[2] % heads:
+        cx.fail(f"the {x.shape[2]} columns of {x} do not divide into {heads} heads")
+    return by_row(x, heads)
+
+
+@op("RotaryEmbedding", since=23)
+@widened
+def rotary_embedding(
+    cx: Context,
+    x: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    position_ids: Value | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+) -> Any:
+    """The caches have a row for each position, or without position_ids, for each row of x."""
+    heads = _heads(cx, x, num_heads, 0)
+    rows = (x.shape[0], heads.rows)
+    if (position_ids is not None and position_ids.shape != rows) or (
+        position_ids is None and cos_cache.shape[:-1] != rows
+    ):
+        cx.fail(f"{position_ids or cos_cache} does not fit {x}: {list(rows)} expected")
+    y = cx.out(x.shape, x.dtype)
+    rotate(
+        cx, heads, _heads(cx, y, num_heads, 0), x.shape[0], cos_cache, sin_cache,
+        size=rotary_embedding_dim or heads.size,
+        interleaved=bool(interleaved),
+        positions=position_ids,
+        by_unit=True,
+    )  # fmt: skip
+    return y
+
+
+@op("RotaryEmbedding", domain="com.microsoft")
+@widened
+def ms_rotary_embedding(
+    cx: Context,
+    x: Value,
+    position_ids: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Any:
+    """position_ids are those of all rows, or that of the first of each batch."""
+    if scale != 1 or is_packed_batching:
+        cx.fail("scale and is_packed_batching are not supported", UnsupportedModelError)
+    heads = _heads(cx, x, num_heads, 2 * cos_cache.shape[-1])
+    if position_ids.size != 1 and position_ids.shape != (x.shape[0], heads.rows):
+        cx.fail(f"{position_ids} does not fit {x}: one position, or {[x.shape[0], heads.rows]} expected")
+    y = cx.out(x.shape, x.dtype)
+    rotate(
+        cx, heads, _heads(cx, y, heads.heads, 0), x.shape[0], cos_cache, sin_cache,
+        size=rotary_embedding_dim or heads.size,
+        interleaved=bool(interleaved),
+        positions=position_ids,
+    )  # fmt: skip
+    return y
