@@ -187,6 +187,52 @@ def test_a_run_writes_into_tensors_that_are_given(runtime: ort.Runtime, planned:
             session.run({"x": x}, {"square": foreign})
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_tensors_given_for_outputs_stay_the_callers_when_one_does_not_fit(runtime: ort.Runtime, planned: bool) -> None:
+    x = np.arange(4, dtype=np.float32)
+    with (
+        ort.InferenceSession.create(branches(), runtime=runtime, enable_mem_pattern=planned) as session,
+        ort.Tensor("float32", x, runtime=runtime) as right,
+        ort.Tensor("float32", x[:3], runtime=runtime) as wrong,
+    ):
+        with pytest.raises(ValueError, match=r"output 'minus' is float32\[4\]"):
+            session.run({"x": x}, {"double": right, "minus": wrong})
+        with pytest.raises(ValueError, match="'minus' shares memory with output 'double'"):
+            session.run({"x": x}, {"double": right, "minus": right})
+        assert runtime.memory().blocks == len(runtime.blocks())
+        assert session.run({"x": x}, {"double": right})["double"] is right
+        np.testing.assert_array_equal(right.data, 2 * x)
+    assert runtime.memory().used == 0
+
+
+def nonzeros() -> bytes:
+    """A model of two segments: where "x" is not zero, in another type and negative."""
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Cast", ["places"], ["floats"], to=FLOAT),
+        node("Neg", ["floats"], ["y"]),
+    ]
+    return model(nodes, {"x": (FLOAT, ["n"])}, ["y"])
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_segment_that_could_not_be_made_is_made_by_the_next_run(runtime: ort.Runtime, planned: bool) -> None:
+    x = np.array([0, 5, 0, 7], np.float32)
+    failures = 0
+    for nth in range(1, 20):
+        with ort.InferenceSession.create(nonzeros(), runtime=runtime, enable_mem_pattern=planned) as session:
+            runtime.fail_allocation(nth)
+            try:
+                take(session.run({"x": x}))
+            except MemoryError:
+                failures += 1
+            runtime.fail_allocation(0)
+            np.testing.assert_array_equal(take(session.run({"x": x}))["y"], [[-1, -3]])
+            np.testing.assert_array_equal(take(session.run({"x": x[:2]}))["y"], [[-1]])
+    assert 2 < failures < 19
+    assert runtime.memory().used == 0
+
+
 def test_outputs_that_are_inputs_or_constants_are_tensors_of_their_own(runtime: ort.Runtime) -> None:
     nodes = [
         node("Identity", ["x"], ["same"]),
