@@ -44,7 +44,8 @@ def node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attribut
     return made
 
 
-FLOAT, INT64, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
+BOOL, STRING = TensorProto.BOOL, TensorProto.STRING
 
 
 def mlp(batch: int | str = "batch", *, seed: int = 0, sizes: Sequence[int] = (16, 32, 8)) -> bytes:

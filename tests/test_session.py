@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import graphs
 import onnx_wasm as ort
-from graphs import BOOL, FLOAT, INT64, model, node
+from graphs import BOOL, FLOAT, INT64, STRING, model, node
 
 
 @pytest.fixture
@@ -187,6 +188,52 @@ def test_a_run_writes_into_tensors_that_are_given(runtime: ort.Runtime, planned:
             session.run({"x": x}, {"square": foreign})
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_tensors_given_for_outputs_stay_the_callers_when_one_does_not_fit(runtime: ort.Runtime, planned: bool) -> None:
+    x = np.arange(4, dtype=np.float32)
+    with (
+        ort.InferenceSession.create(branches(), runtime=runtime, enable_mem_pattern=planned) as session,
+        ort.Tensor("float32", x, runtime=runtime) as right,
+        ort.Tensor("float32", x[:3], runtime=runtime) as wrong,
+    ):
+        with pytest.raises(ValueError, match=r"output 'minus' is float32\[4\]"):
+            session.run({"x": x}, {"double": right, "minus": wrong})
+        with pytest.raises(ValueError, match="'minus' shares memory with output 'double'"):
+            session.run({"x": x}, {"double": right, "minus": right})
+        assert runtime.memory().blocks == len(runtime.blocks())
+        assert session.run({"x": x}, {"double": right})["double"] is right
+        np.testing.assert_array_equal(right.data, 2 * x)
+    assert runtime.memory().used == 0
+
+
+def nonzeros() -> bytes:
+    """A model of two segments: where "x" is not zero, in another type and negative."""
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Cast", ["places"], ["floats"], to=FLOAT),
+        node("Neg", ["floats"], ["y"]),
+    ]
+    return model(nodes, {"x": (FLOAT, ["n"])}, ["y"])
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_segment_that_could_not_be_made_is_made_by_the_next_run(runtime: ort.Runtime, planned: bool) -> None:
+    x = np.array([0, 5, 0, 7], np.float32)
+    failures = 0
+    for nth in range(1, 20):
+        with ort.InferenceSession.create(nonzeros(), runtime=runtime, enable_mem_pattern=planned) as session:
+            runtime.fail_allocation(nth)
+            try:
+                take(session.run({"x": x}))
+            except MemoryError:
+                failures += 1
+            runtime.fail_allocation(0)
+            np.testing.assert_array_equal(take(session.run({"x": x}))["y"], [[-1, -3]])
+            np.testing.assert_array_equal(take(session.run({"x": x[:2]}))["y"], [[-1]])
+    assert 2 < failures < 19
+    assert runtime.memory().used == 0
+
+
 def test_outputs_that_are_inputs_or_constants_are_tensors_of_their_own(runtime: ort.Runtime) -> None:
     nodes = [
         node("Identity", ["x"], ["same"]),
@@ -217,6 +264,46 @@ def test_an_input_whose_contents_decide_a_shape_joins_the_key(runtime: ort.Runti
             session.run({"x": x, "shape": np.array([4, 4], np.int64)})
         with ort.Tensor("int64", [3, 2], runtime=runtime) as shape:
             assert take(session.run({"x": x, "shape": shape}))["y"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("order", ["<i8", ">i8"])
+def test_what_decided_a_shape_may_change_after_the_run(runtime: ort.Runtime, order: str) -> None:
+    """The shape is used on both sides of what only the run can tell."""
+    nodes = [
+        node("Reshape", ["x", "shape"], ["r"]),
+        node("NonZero", ["r"], ["places"]),
+        node("Reshape", ["places", "column"], ["flat"]),
+        node("Gather", ["shape", "last"], ["width"]),
+        node("Expand", ["flat", "width"], ["y"]),
+    ]
+    weights = {"column": np.array([-1, 1]), "last": np.array([1])}
+    data = model(nodes, {"x": (FLOAT, [4]), "shape": (INT64, [2])}, ["y"], weights)
+    shape = np.array([2, 2], order)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        assert take(session.run({"x": np.array([0, 0, 0, 1], np.float32), "shape": shape}))["y"].shape == (2, 2)
+        shape[:] = (1, 4)
+        again = {"x": np.ones(4, np.float32), "shape": np.array([2, 2], order)}
+        assert take(session.run(again))["y"].shape == (8, 2)
+
+
+def test_strings_that_are_changed_after_a_run_change_no_plan(runtime: ort.Runtime) -> None:
+    data = model([node("Identity", ["x"], ["y"])], {"x": (STRING, ["n"])}, ["y"])
+    words = ort.Tensor("string", ["a"])
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        assert take(session.run({"x": words}))["y"].tolist() == ["a"]
+        words.data[0] = "b"
+        assert take(session.run({"x": words}))["y"].tolist() == ["b"]
+        assert take(session.run({"x": np.array(["a"])}))["y"].tolist() == ["a"]
+
+
+def test_an_input_without_a_declared_type_takes_any(runtime: ort.Runtime) -> None:
+    proto = onnx.load_from_string(model([node("Add", ["x", "x"], ["y"])], {"x": (FLOAT, ["n"])}, ["y"]))
+    proto.graph.input[0].ClearField("type")
+    with ort.InferenceSession.create(proto.SerializeToString(), runtime=runtime) as session:
+        for dtype in (np.float32, np.int64, np.float32):
+            got = take(session.run({"x": np.arange(4).astype(dtype)}))["y"]
+            assert got.dtype == dtype
+            assert got.tolist() == [0, 2, 4, 6]
 
 
 def test_a_weight_that_is_an_input_is_a_default(runtime: ort.Runtime) -> None:
@@ -250,8 +337,6 @@ def test_weights_are_placed_at_creation_also_for_symbolic_shapes(runtime: ort.Ru
 
 
 def test_external_data(runtime: ort.Runtime, tmp_path: Path) -> None:
-    import onnx
-
     proto = onnx.load_from_string(graphs.mlp(2))
     path = tmp_path / "model.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)

@@ -36,10 +36,10 @@ class Fed:
         return self.dtype.nbytes(int(np.prod(self.shape, dtype=np.int64)))
 
     def contents(self, runtime: Runtime) -> Array:
-        """The elements, in Python's hands."""
-        if self.array is not None:
-            return self.array
+        """A copy of the elements, in the machine's byte order."""
         assert self.dtype.numpy is not None
+        if self.array is not None:
+            return self.array.astype(self.dtype.numpy)
         data = runtime._bytes[self.address : self.address + self.nbytes]
         return data.view(self.dtype.numpy).reshape(self.shape).copy()
 
@@ -57,7 +57,7 @@ class Feeds:
                     self.tensors[n] = fed
 
     def key(self) -> Hashable:
-        """What a plan depends on: shapes, the lengths of sequences, the contents of strings."""
+        """What a plan depends on: types, shapes, the lengths of sequences, the contents of strings."""
         return tuple(
             (name, -1 if item is None else len(item) if isinstance(item, list) else -2, *map(_key, _feds(item)))
             for name, item in self._items.items()
@@ -98,8 +98,8 @@ def _flat(name: str, item: Fed | list[Fed] | None) -> list[tuple[str, Fed]]:
 def _key(fed: Fed) -> Hashable:
     if fed.dtype is dtypes.STRING:
         assert fed.array is not None
-        return fed.shape, tuple(fed.array.reshape(-1).tolist())
-    return fed.shape
+        return fed.dtype.onnx, fed.shape, tuple(fed.array.reshape(-1).tolist())
+    return fed.dtype.onnx, fed.shape
 
 
 def check_feeds(
@@ -158,7 +158,7 @@ def _check_tensor(info: ValueInfo, feed: Any, runtime: Runtime, shape: tuple[Dim
 def _fed(info: ValueInfo, feed: Any, runtime: Runtime) -> Fed:
     if isinstance(feed, Tensor):
         if feed._dtype is dtypes.STRING:
-            return Fed(feed.dims, dtypes.STRING, 0, feed.data)
+            return Fed(feed.dims, dtypes.STRING, 0, feed.data.copy())
         block = feed._live()
         if block.runtime is runtime:
             return Fed(feed.dims, feed._dtype, feed.address, None)

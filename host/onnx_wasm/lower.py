@@ -19,7 +19,7 @@ from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorS
 from .dtypes import STRING
 from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
 from .functions import body_of, check_opset, has_body
-from .model import Graph, Initializer, Node
+from .model import Graph, Initializer, Node, function_graph
 from .registry import OpDef
 
 Array = NDArray[Any]
@@ -68,7 +68,7 @@ def load_ops() -> None:
 def prepare(graph: Graph) -> LoweringCache:
     """Look up every node's op. Raises UnsupportedModelError that lists all that is missing."""
     load_ops()
-    missing = dict.fromkeys([*check_opset(graph), *_missing(graph)])
+    missing = dict.fromkeys([*check_opset(graph), *_missing(graph, set())])
     if missing:
         raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}")
     _check_order(graph, set())
@@ -79,18 +79,26 @@ def _form(node: Node, graph: Graph) -> OpDef | None:
     return registry.find(node.domain, node.op_type, graph.opsets.get(node.domain, 0))
 
 
-def _missing(graph: Graph) -> Iterator[str]:
+def _missing(graph: Graph, checked: set[Any], calls: tuple[Any, ...] = ()) -> Iterator[str]:
+    """Operators without an implementation. ``checked`` are the model's functions seen so far, ``calls`` those that this
+    graph is in."""
     for node in graph.nodes:
         domain = node.domain or "ai.onnx"
-        function = graph.functions.get((node.domain, node.op_type))
-        if function is not None:
-            yield from _missing(function)
+        key = (node.domain, node.op_type)
+        if key in graph.functions:
+            if key in calls:
+                raise InvalidModelError(f"{graph.where}: function {domain}::{node.op_type} calls itself")
+            if key not in checked:
+                body = function_graph(graph.functions[key], {}, graph)
+                yield from _missing(body, checked, (*calls, key))
+                _check_order(body, set())
+                checked.add(key)
         elif node.domain not in graph.opsets:
             yield f"{domain}::{node.op_type} (the model imports no opset of {domain})"
         elif _form(node, graph) is None and not has_body(node, graph.opsets):
             yield f"{domain}::{node.op_type} (opset {graph.opsets[node.domain]})"
         for inner in node.subgraphs():
-            yield from _missing(inner)
+            yield from _missing(inner, checked, calls)
 
 
 def _check_order(graph: Graph, outer: set[str]) -> None:
@@ -189,6 +197,10 @@ class Lowering:
         prepared = self._cache.of(graph)
         parent = self._scopes[-1] if self._scopes and not isolated else None
         scope = _Scope(prepared, parent, dict(inputs))
+        for name, item in inputs.items():
+            # What the graph around this one counts as a single use may be several in here, or in several iterations.
+            if isinstance(item, Value) and not (isolated and prepared.uses[name] == 1):
+                item.producer = None
         nodes, last = _needed(prepared, fetches)
         self._scopes.append(scope)
         for node in nodes:

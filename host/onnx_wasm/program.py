@@ -20,7 +20,7 @@ from . import engine, tape
 from .context import EmptyOptional, HostView, Item, Record, TensorSequence, Value
 from .errors import FeedError, KernelTrapError
 from .faults import OUT_OF_MEMORY, fault_error, where
-from .feeds import Fed, Feeds
+from .feeds import Feeds
 from .heap import Block, Runtime
 from .lower import Lowering, LoweringCache
 from .plan import Buffer, Planner, SegmentPlan
@@ -169,7 +169,12 @@ class Program:
             for known in segment.path():
                 self._advance(work, known.answer, known)
             self._work = work
-        child = self._advance(work, answer)
+        try:
+            child = self._advance(work, answer)
+        except BaseException:
+            # The lowering has gone past this point and cannot be asked again.
+            work.last = None
+            raise
         while len(segment.children) >= _MAX_CHILDREN:
             self._drop(segment.children.popitem(last=False)[1])
         segment.children[key] = child
@@ -252,20 +257,30 @@ class Program:
                 segment.arena_address = arena
 
     def _lend(self, segment: Segment, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[int, Tensor]:
-        """Put the caller's tensors into the records that would allocate outputs; by address of the record's word."""
-        lent = {}
+        """Put the caller's tensors into the records that would allocate outputs; by address of the record's word.
+
+        Either all of them are lent or, where one does not fit, none: what a record holds and was not lent is freed.
+        """
+        lent: dict[int, Tensor] = {}
+        places: dict[int, int] = {}
+        taken = {f"input {n!r}": (f.address, f.nbytes) for n, f in feeds.tensors.items() if f.array is None}
         for name, tensor in given.items():
             value = self.outputs[segment][name]
             if not isinstance(value, Value) or tensor._dtype is not value.dtype or tensor.dims != value.shape:
                 shown = f"{value.dtype}{list(value.shape)}" if isinstance(value, Value) else "not a tensor"
                 raise FeedError(f"output {name!r} is {shown}, the tensor given for it is {tensor!r}")
-            for other, fed in feeds.tensors.items():
-                if fed.array is None and _overlap(tensor, fed):
-                    raise FeedError(f"the tensor given for output {name!r} shares memory with input {other!r}")
+            mine = (tensor.address, tensor.nbytes)
+            for other, theirs in taken.items():
+                if _overlap(mine, theirs):
+                    raise FeedError(f"the tensor given for output {name!r} shares memory with {other}")
+            taken[f"output {name!r}"] = mine
             allocation = self._allocation(segment, value)
             if allocation is not None:
-                self._words(segment)[allocation.result] = tensor.address
+                places[allocation.result] = tensor.address
                 lent[allocation.address] = tensor
+        words = self._words(segment)
+        for word, address in places.items():
+            words[word] = address
         return lent
 
     def _allocation(self, segment: Segment, value: Value) -> Allocation | None:
@@ -370,8 +385,9 @@ class Program:
             words[encoded.results] = 0
 
 
-def _overlap(tensor: Tensor, fed: Fed) -> bool:
-    return tensor.address < fed.address + fed.nbytes and fed.address < tensor.address + tensor.nbytes
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two (address, bytes) share memory."""
+    return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]
 
 
 def _signature(kernel: str) -> tape.Signature | None:
