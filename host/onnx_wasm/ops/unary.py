@@ -12,8 +12,6 @@ from ..dtypes import BOOL
 from ..registry import op
 from ._elementwise import FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, arrays, flat, require
 
-_SHORT_FLOATS = FLOATS - {"f64"}
-
 
 def _unary(name: str, kernel: str, types: frozenset[str], since: int, fold: Callable[..., Any] | None = None) -> None:
     @op(name, since=since, fold=fold)
@@ -31,9 +29,9 @@ _unary("Sign", "sign", NUMBERS, 9, arrays(np.sign))
 _unary("Exp", "exp", FLOATS, 6)
 _unary("Log", "log", FLOATS, 6)
 _unary("Erf", "erf", FLOATS, 9)
-_unary("Sin", "sin", _SHORT_FLOATS, 7)
-_unary("Cos", "cos", _SHORT_FLOATS, 7)
-_unary("Tan", "tan", _SHORT_FLOATS, 7)
+_unary("Sin", "sin", FLOATS, 7)
+_unary("Cos", "cos", FLOATS, 7)
+_unary("Tan", "tan", FLOATS, 7)
 for _name in ("Asin", "Acos", "Atan"):
     _unary(_name, _name.lower(), FLOATS, 7)
 for _name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"):
