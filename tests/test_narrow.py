@@ -127,7 +127,7 @@ def test_an_unknown_rounding_is_named(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 4095, 4097, 8193])
-@pytest.mark.parametrize("name", ["int4", "uint2"])
+@pytest.mark.parametrize("name", ["int4", "uint2", "float6e2m3"])
 def test_packing_by_units(harness: Harness, name: str, size: int) -> None:
     dtype = dtypes.from_name(name)
     x = np.random.default_rng(size).integers(-128, 128, size, dtype=np.int8)
