@@ -60,16 +60,17 @@ def run(
     feeds: Mapping[str, Array],
     opset: int = 25,
     runtime: ort.Runtime | None = None,
+    fetches: Sequence[str] | None = None,
 ) -> dict[str, Array]:
-    """What a session answers for a graph whose outputs are those of all nodes."""
+    """What a session answers for a graph whose outputs are ``fetches``, or those of all nodes."""
     if runtime is None:
         with ort.Runtime() as own:
-            return run(nodes, feeds, opset, own)
+            return run(nodes, feeds, opset, own, fetches)
     graph = helper.make_graph(
         nodes,
         "narrow",
         [helper.make_tensor_value_info(n, type_of(a).onnx, a.shape) for n, a in feeds.items()],
-        [onnx.ValueInfoProto(name=o) for node in nodes for o in node.output if o],
+        [onnx.ValueInfoProto(name=o) for o in fetches or [o for node in nodes for o in node.output if o]],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=13)
     fed: dict[str, Any] = dict(feeds)

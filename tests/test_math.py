@@ -137,7 +137,8 @@ def test_trigonometry_f64(either: Harness) -> None:
     spread = np.ldexp(rng.uniform(-1, 1, 9999), rng.integers(-1074, 1025, 9999))
     around = 2.0 ** rng.integers(18, 55, 2000) * rng.uniform(0.99, 1.01, 2000)
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1.7e308]
-    x = np.concatenate([special, nearest, multiples, np.nextafter(multiples, 0), spread, around, rng.normal(0, 9, 9999)])
+    usual = rng.normal(0, 9, 9999)
+    x = np.concatenate([special, nearest, multiples, np.nextafter(multiples, 0), spread, around, usual])
     wide = x.astype(np.longdouble)
     for name, function in (("Sin", np.sin), ("Cos", np.cos), ("Tan", np.tan)):
         with np.errstate(all="ignore"):
