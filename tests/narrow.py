@@ -20,6 +20,8 @@ PACKED = {
     "int2": ml_dtypes.int2,
     "uint2": ml_dtypes.uint2,
     "float4e2m1": ml_dtypes.float4_e2m1fn,
+    "float6e2m3": ml_dtypes.float6_e2m3fn,
+    "float6e3m2": ml_dtypes.float6_e3m2fn,
 }
 
 
@@ -38,46 +40,55 @@ def scalar_type(dtype: dtypes.DType) -> np.dtype[Any]:
 
 def pack(array: Array, bits: int) -> Array:
     """Bytes of elements, the first in the low bits."""
-    per_byte = 8 // bits
-    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & ((1 << bits) - 1)
-    codes = np.append(codes, np.zeros(-codes.size % per_byte, np.uint8)).reshape(-1, per_byte)
-    packed: Array = (codes << np.arange(0, 8, bits, dtype=np.uint8)).sum(axis=1).astype(np.uint8)
-    return packed
+    codes = np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8)
+    return np.packbits(np.unpackbits(codes, axis=1, bitorder="little")[:, :bits], bitorder="little")
 
 
 def unpack(data: Array, dtype: dtypes.DType, shape: Sequence[int]) -> Array:
     """The reverse of `pack`."""
-    codes = (data.reshape(-1, 1) >> np.arange(0, 8, dtype.bits, dtype=np.uint8)) & ((1 << dtype.bits) - 1)
     count = int(np.prod(shape))
-    assert not codes.reshape(-1)[count:].any(), "bits behind the last element are set"
-    codes = codes.reshape(-1)[:count].astype(np.uint8)
+    stream = np.unpackbits(data.reshape(-1), bitorder="little")
+    assert not stream[count * dtype.bits :].any(), "bits behind the last element are set"
+    codes = np.packbits(stream[: count * dtype.bits].reshape(-1, dtype.bits), axis=1, bitorder="little").reshape(-1)
     if dtype.short[0] == "i":
         codes = (codes << (8 - dtype.bits)).astype(np.int8) >> (8 - dtype.bits)
     return codes.view(scalar_type(dtype)).reshape(shape)
 
 
-def run(nodes: Sequence[onnx.NodeProto], feeds: Mapping[str, Array], opset: int = 25) -> dict[str, Array]:
-    """What a session answers for a graph whose outputs are those of all nodes."""
+def run(
+    nodes: Sequence[onnx.NodeProto],
+    feeds: Mapping[str, Array],
+    opset: int = 25,
+    runtime: ort.Runtime | None = None,
+    fetches: Sequence[str] | None = None,
+) -> dict[str, Array]:
+    """What a session answers for a graph whose outputs are ``fetches``, or those of all nodes."""
+    if runtime is None:
+        with ort.Runtime() as own:
+            return run(nodes, feeds, opset, own, fetches)
     graph = helper.make_graph(
         nodes,
         "narrow",
         [helper.make_tensor_value_info(n, type_of(a).onnx, a.shape) for n, a in feeds.items()],
-        [onnx.ValueInfoProto(name=o) for node in nodes for o in node.output if o],
+        [onnx.ValueInfoProto(name=o) for o in fetches or [o for node in nodes for o in node.output if o]],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=13)
-    with ort.Runtime() as runtime, ort.InferenceSession.create(model.SerializeToString(), runtime=runtime) as session:
-        fed: dict[str, Any] = dict(feeds)
-        for name, array in feeds.items():
-            dtype = type_of(array)
-            if dtype.bits < 8:
-                fed[name] = ort.Tensor(dtype.name, pack(array, dtype.bits), array.shape, runtime=runtime)
-        outputs = session.run(fed)
-        results = {}
-        for name, tensor in outputs.items():
-            dtype = dtypes.from_name(tensor.type)
-            data = np.array(tensor.data)
-            results[name] = unpack(data, dtype, tensor.dims) if dtype.bits < 8 else data
-        for tensor in [*outputs.values(), *fed.values()]:
-            if isinstance(tensor, ort.Tensor):
-                tensor.dispose()
-        return results
+    fed: dict[str, Any] = dict(feeds)
+    outputs: Mapping[str, Any] = {}
+    with ort.InferenceSession.create(model.SerializeToString(), runtime=runtime) as session:
+        try:
+            for name, array in feeds.items():
+                dtype = type_of(array)
+                if 0 < dtype.bits < 8:
+                    fed[name] = ort.Tensor(dtype.name, pack(array, dtype.bits), array.shape, runtime=runtime)
+            outputs = session.run(fed)
+            results = {}
+            for name, tensor in outputs.items():
+                dtype = dtypes.from_name(tensor.type)
+                data = np.array(tensor.data)
+                results[name] = unpack(data, dtype, tensor.dims) if 0 < dtype.bits < 8 else data
+            return results
+        finally:
+            for tensor in [*outputs.values(), *fed.values()]:
+                if isinstance(tensor, ort.Tensor):
+                    tensor.dispose()

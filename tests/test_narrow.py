@@ -13,6 +13,7 @@ import narrow
 from elementwise import lower
 from harness import Harness
 from onnx_wasm import dtypes
+from onnx_wasm.ops._narrow import pack, unpack
 
 NUMBERS = [d for d in dtypes.ALL if d.name not in ("string", "complex64", "complex128")]
 SMALL = [d for d in NUMBERS if d.bits <= 8 and d.is_float]
@@ -127,16 +128,15 @@ def test_an_unknown_rounding_is_named(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 4095, 4097, 8193])
-@pytest.mark.parametrize("name", ["int4", "uint2"])
+@pytest.mark.parametrize("name", ["int4", "uint2", "float6e2m3"])
 def test_packing_by_units(harness: Harness, name: str, size: int) -> None:
     dtype = dtypes.from_name(name)
     x = np.random.default_rng(size).integers(-128, 128, size, dtype=np.int8)
-    packed = harness.op(
-        lambda cx, x: cx.alias(lower("Cast", 25)(cx, x, to=dtype.onnx), (-(-size * dtype.bits // 8),), dtypes.U8),
-        [x],
-        split=3,
-    )
+    nbytes = dtype.nbytes(size)
+    packed = harness.op(lambda cx, x: cx.alias(pack(cx, x, dtype), (nbytes,), dtypes.U8), [x], split=3)
     np.testing.assert_array_equal(packed, narrow.pack(x, dtype.bits))
+    bytes_ = harness.op(lambda cx, p: unpack(cx, cx.alias(p, (size,), dtype)), [packed], split=3)
+    np.testing.assert_array_equal(bytes_, narrow.unpack(packed, dtype, (size,)).view(bytes_.dtype))
 
 
 def test_integers_keep_their_low_bits() -> None:

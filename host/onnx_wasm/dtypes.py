@@ -85,6 +85,8 @@ _TABLE = [
     _dtype("float8e8m0", "f8e8m0", "FLOAT8E8M0", getattr(ml_dtypes, "float8_e8m0fnu", np.uint8), 8),
     _dtype("uint2", "u2", "UINT2", np.uint8, 2),
     _dtype("int2", "i2", "INT2", np.uint8, 2),
+    _dtype("float6e2m3", "f6e2m3", "FLOAT6E2M3", np.uint8, 6),
+    _dtype("float6e3m2", "f6e3m2", "FLOAT6E3M2", np.uint8, 6),
 ]
 ALL: tuple[DType, ...] = tuple(d for d in _TABLE if d is not None)
 _BY_NAME = {d.name: d for d in ALL}

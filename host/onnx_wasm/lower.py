@@ -284,7 +284,7 @@ class Lowering:
         if evaluate is None or not all(a is None or _is_small_known(a) for a in args) or any(node.subgraphs()):
             return None
         made = self.context.aside(lambda: self._finish(form, args))
-        if not all(v is None or (isinstance(v, Value) and v.size <= MAX_AT_ONCE) for v in made):
+        if not all(v is None or (isinstance(v, Value) and v.size <= MAX_AT_ONCE and v.dtype.bits >= 8) for v in made):
             return None
         known: list[Item | None] = []
         for value in made:

@@ -127,6 +127,10 @@ class Initializer:
         data = self._external() if self._proto.data_location == TensorProto.EXTERNAL else self._proto.raw_data
         if not data and self._proto.int32_data:
             data = bytes(v & 0xFF for v in self._proto.int32_data)
+            if self.dtype.bits == 6:
+                # One element each, other than in the narrower types.
+                bits = np.unpackbits(np.frombuffer(data, np.uint8)[:, None], axis=1, bitorder="little")[:, :6]
+                data = np.packbits(bits, bitorder="little").tobytes()
         packed = np.frombuffer(data, np.uint8)
         if packed.size != self.nbytes:
             raise InvalidModelError(

@@ -16,7 +16,7 @@ from . import _elementwise
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SMALL_FLOATS = frozenset({"f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f4e2m1"})
+SMALL_FLOATS = frozenset({"f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f6e2m3", "f6e3m2", "f4e2m1"})
 SMALL_INTEGERS = frozenset({"i4", "u4", "i2", "u2"})
 ROUND_MODES = {"up": 0, "down": 1, "nearest": 2}
 """How a float becomes a power of two, f8e8m0."""

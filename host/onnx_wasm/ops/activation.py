@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..context import Array, Context, Value
-from ..dtypes import F32
+from ..dtypes import BOOL, F32
 from ..registry import op
 from ._elementwise import FLOATS, NUMBERS, SIGNED, broadcast, flat, require, same_type
 from ._shapes import broadcast_shape
@@ -143,9 +143,16 @@ def swish(cx: Context, x: Value, *, alpha: float = 1.0) -> Value:
 def prelu(cx: Context, x: Value, slope: Value) -> Value:
     """x < 0 ? slope x : x, with a slope that broadcasts to x."""
     same_type(cx, x, slope)
-    short = require(cx, x, FLOATS)
+    short = require(cx, x, FLOATS | {"i32", "i64", "u32", "u64"})
     if broadcast_shape(cx, x, slope) != x.shape:
         cx.fail(f"slope {list(slope.shape)} does not broadcast to {list(x.shape)}")
+    if not x.dtype.is_float:
+        if not x.dtype.is_signed:
+            return cx.alias(x, x.shape)
+        zero = cx.known(np.zeros((), x.dtype.numpy))
+        negative, _ = broadcast(cx, f"less_{short}", "ab", (x, zero), BOOL)
+        scaled, _ = broadcast(cx, f"mul_{short}", "ab", (x, slope), x.dtype, swaps=True)
+        return broadcast(cx, f"where_{x.dtype.bits}", "cab", (negative, scaled, x), x.dtype)[0]
     return broadcast(cx, f"prelu_{short}", "ab", (x, slope), x.dtype)[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..context import Context, Value
-from ..dtypes import BOOL
+from ..dtypes import BOOL, F64
 from ..registry import op
 from ._elementwise import NUMBERS, arrays, broadcast, require, same_type
 
@@ -39,6 +39,10 @@ def where(cx: Context, condition: Value, a: Value, b: Value) -> Value:
     """condition ? a : b"""
     require(cx, condition, frozenset({"bool"}))
     dtype = same_type(cx, a, b)
+    if dtype.bits == 128:
+        # As pairs of 64 bits.
+        y = where(cx, cx.alias(condition, (*condition.shape, 1)), *(cx.alias(v, (*v.shape, 2), F64) for v in (a, b)))
+        return cx.alias(y, y.shape[:-1], dtype)
     if dtype.bits not in (8, 16, 32, 64):
         cx.fail(f"type {dtype} is not supported")
     return broadcast(cx, f"where_{dtype.bits}", "cab", (condition, a, b), dtype)[0]

@@ -14,6 +14,7 @@ from ..errors import UnsupportedModelError
 from ..model import Initializer
 from ..registry import op
 from ._copy import copy, fill, normal_axis, width
+from ._elementwise import cast
 from ._narrow import pack, unpack
 
 # Integers and bools up to this many elements are known to the host, as they may become shapes.
@@ -143,15 +144,18 @@ def fold_one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1)
     return result
 
 
+# How kernels read indices.
+_INDICES = {dtypes.I32: 0, dtypes.I64: 1, dtypes.F32: 2}
+
+
 @op("OneHot", host=("depth",), fold=fold_one_hot)
 def one_hot(cx: Context, indices: Value, depth: Array, values: Value, *, axis: int = -1) -> Value:
     """values[1] at each index along a new axis, values[0] elsewhere and for an index outside [-depth, depth)."""
     size = int(depth.reshape(-1)[0])
     if size < 1 or values.shape != (2,):
         cx.fail(f"depth is {size}, must be at least 1, and {values} must have shape [2]")
-    kind = {dtypes.I32: 0, dtypes.I64: 1, dtypes.F32: 2}.get(indices.dtype)
-    if kind is None:
-        cx.fail(f"indices of type {indices.dtype} are not implemented", UnsupportedModelError)
+    if indices.dtype not in _INDICES:
+        indices = cast(cx, indices, dtypes.F32 if indices.dtype.is_float else dtypes.I64)
     axis = normal_axis(cx, axis, indices.rank + 1)
     y = cx.out((*indices.shape[:axis], size, *indices.shape[axis:]), values.dtype)
     item = width(cx, values)
@@ -163,7 +167,7 @@ def one_hot(cx: Context, indices: Value, depth: Array, values: Value, *, axis: i
             index=indices,
             value=cx.alias(values, (1,), offset=item),
             y=y,
-            kind=kind,
+            kind=_INDICES[indices.dtype],
             depth=size,
             inner=math.prod(indices.shape[axis:]),
         )

@@ -19,7 +19,7 @@ from . import _elementwise
 from ._narrow import decode, encode, pack, unpack
 
 INTEGERS = frozenset({"i8", "u8", "i16", "u16", "i4", "u4", "i2", "u2"})
-SMALL_FLOATS = frozenset({"f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1"})
+SMALL_FLOATS = frozenset({"f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f6e2m3", "f6e3m2", "f4e2m1"})
 _FLOATS = ("f32", "f16", "bf16")
 # Elements of one partial range of DynamicQuantizeLinear.
 _RANGE = 16384

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ..context import Array, Context, Value
-from ..dtypes import BOOL, F32, F64, I8, I32, I64, U8, U32, U64, DType
+from ..dtypes import BOOL, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._elementwise import cast
 from ._widen import widened
 
 # Elements that one work unit reads, about.
@@ -229,6 +230,8 @@ for _name in _KINDS:
 def argmax(cx: Context, x: Value, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Value:
     """Index of the extreme along an axis: the first, or the last of equals; a NaN is more extreme than any number."""
     (axis,) = normalize_axes(cx, (axis,), x.rank)
+    if x.dtype in (I16, U16):
+        x = cast(cx, x, I32)
     if x.dtype not in ORDERED[:-1]:
         cx.fail(f"has no form for {x.dtype}", UnsupportedModelError)
     n = x.shape[axis]

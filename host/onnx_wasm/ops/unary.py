@@ -11,8 +11,7 @@ from ..context import CHUNK, Context, Value
 from ..dtypes import BOOL
 from ..registry import op
 from ._elementwise import FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, arrays, flat, require
-
-_SHORT_FLOATS = FLOATS - {"f64"}
+from ._narrow import SMALL_FLOATS, decode
 
 
 def _unary(name: str, kernel: str, types: frozenset[str], since: int, fold: Callable[..., Any] | None = None) -> None:
@@ -31,9 +30,9 @@ _unary("Sign", "sign", NUMBERS, 9, arrays(np.sign))
 _unary("Exp", "exp", FLOATS, 6)
 _unary("Log", "log", FLOATS, 6)
 _unary("Erf", "erf", FLOATS, 9)
-_unary("Sin", "sin", _SHORT_FLOATS, 7)
-_unary("Cos", "cos", _SHORT_FLOATS, 7)
-_unary("Tan", "tan", _SHORT_FLOATS, 7)
+_unary("Sin", "sin", FLOATS, 7)
+_unary("Cos", "cos", FLOATS, 7)
+_unary("Tan", "tan", FLOATS, 7)
 for _name in ("Asin", "Acos", "Atan"):
     _unary(_name, _name.lower(), FLOATS, 7)
 for _name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"):
@@ -64,14 +63,20 @@ def bitwise_not(cx: Context, x: Value) -> Value:
     return y
 
 
+def _decoded(cx: Context, x: Value) -> Value:
+    return decode(cx, x) if x.dtype.short in SMALL_FLOATS else x
+
+
 @op("IsNaN", since=9)
 def isnan(cx: Context, x: Value) -> Value:
     """Where x is not a number."""
+    x = _decoded(cx, x)
     return flat(cx, f"isnan_{require(cx, x, FLOATS)}", x, BOOL)
 
 
 @op("IsInf", since=10)
 def isinf(cx: Context, x: Value, *, detect_negative: int = 1, detect_positive: int = 1) -> Value:
     """Where x is infinite."""
+    x = _decoded(cx, x)
     short = require(cx, x, FLOATS)
     return flat(cx, f"isinf_{short}", x, BOOL, negative=int(detect_negative != 0), positive=int(detect_positive != 0))
