@@ -102,7 +102,7 @@ def scan(
 @op("Scan", since=8)
 def scan_8(
     cx: Context,
-    sequence_lens: Value | None,
+    sequence_lens: Value | None = None,
     *args: Value,
     body: Graph,
     num_scan_inputs: int,
