@@ -127,6 +127,8 @@ class Program:
     def _advance(self, work: _Work, answer: Array | None, again: Segment | None = None) -> Segment:
         """Lower on to the next question or the end. ``again`` is the segment that the same answers made before: its
         tape is in the heap already."""
+        # Until a segment is made the work cannot go on from here: after an error it begins anew.
+        parent, work.last = work.last, None
         try:
             asked: Value | None = next(work.steps) if answer is None else work.steps.send(answer)
         except StopIteration:
@@ -149,7 +151,7 @@ class Program:
         relocate(block.address)
         for word, root, offset in encoded.weights:
             encoded.words[word] = addresses[root] + offset
-        segment = Segment(work.last, plan, encoded, block, asked, answer, dict(work.allocations))
+        segment = Segment(parent, plan, encoded, block, asked, answer, dict(work.allocations))
         self._words(segment)[...] = encoded.words
         work.last = segment
         if asked is None:

@@ -1,0 +1,244 @@
+"""If, Loop and Scan, with conditions that depend on data; shapes that depend on data; sequences and optionals."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import graphs
+import onnx_wasm as ort
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def runtime() -> Iterator[ort.Runtime]:
+    with ort.Runtime() as runtime:
+        yield runtime
+        gc.collect()
+        runtime.heap_check()
+        assert runtime.memory().used == 0
+
+
+def text(body: str, opset: int = 21) -> bytes:
+    """A model in ONNX's text format."""
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{body}')
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def take(outputs: dict[str, Any]) -> dict[str, Any]:
+    return {n: [v.get_data(True) for v in t] if isinstance(t, list) else t.get_data(True) for n, t in outputs.items()}
+
+
+IF = text("""
+g (float[n] x, bool flag) => (float[k] y, float[n] z) {
+    a = Mul (x, x)
+    s = ReduceSum <keepdims = 0> (a)
+    ten = Constant <value_float = 10.0> ()
+    big = Greater (s, ten)
+    b = If (big) <then_branch = t () => (float[n] r) { r = Sub (a, s) },
+                  else_branch = e () => (float[m] q) { q = Concat <axis = 0> (a, x) }>
+    y = If (flag) <then_branch = t2 () => (float[n] r2) { r2 = Neg (b) },
+                   else_branch = e2 () => (float[n] q2) { q2 = Identity (b) }>
+    z = Add (a, x)
+}
+""")
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_branches_that_data_chooses(runtime: ort.Runtime, planned: bool) -> None:
+    with ort.InferenceSession.create(IF, runtime=runtime, enable_mem_pattern=planned) as session:
+        for scale in (0.1, 3.0, 0.1, 5.0, 0.2):
+            for flag in (True, False):
+                feeds = {"x": np.full(3, scale, np.float32), "flag": np.array(flag)}
+                expected = graphs.native(IF, feeds)
+                got = take(session.run(feeds))
+                for name, array in expected.items():
+                    np.testing.assert_allclose(got[name], array, rtol=1e-5)
+
+
+# Doubles until the sum passes a limit; the number of iterations is the data's.
+LOOP = text("""
+g (float[n] x, float limit) => (float[n] last, float[k, n] all, int64 count) {
+    trips = Constant <value_int = 50> ()
+    yes = Constant <value = bool {1}> ()
+    zero = Constant <value_int = 0> ()
+    last, count, all = Loop (trips, yes, x, zero) <body = b (int64 i, bool c, float[n] v, int64 k) =>
+        (bool go, float[n] w, int64 k1, float[n] seen) {
+            w = Add (v, v)
+            one = Constant <value_int = 1> ()
+            k1 = Add (k, one)
+            s = ReduceSum <keepdims = 0> (w)
+            go = Less (s, limit)
+            seen = Sub (w, x)
+        }>
+}
+""")
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_loop_that_data_ends(runtime: ort.Runtime, planned: bool) -> None:
+    x = np.array([1, 2, 0.5], np.float32)
+    with ort.InferenceSession.create(LOOP, runtime=runtime, enable_mem_pattern=planned) as session:
+        for limit in (10, 1000, 10, 100000, 500, 1, 100000):
+            feeds = {"x": x, "limit": np.array(limit, np.float32)}
+            expected = graphs.native(LOOP, feeds)
+            got = take(session.run(feeds))
+            assert got["count"] == expected["count"]
+            np.testing.assert_allclose(got["last"], expected["last"])
+            np.testing.assert_allclose(got["all"], expected["all"])
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_any_allocation_of_a_loop_may_fail(planned: bool) -> None:
+    feeds = {"x": np.array([1, 2], np.float32), "limit": np.array(40, np.float32)}
+    expected = graphs.native(LOOP, feeds)
+    with ort.Runtime() as runtime:
+        failures = 0
+        for nth in range(1, 100):
+            with ort.InferenceSession.create(LOOP, runtime=runtime, enable_mem_pattern=planned) as session:
+                runtime.fail_allocation(nth)
+                try:
+                    got = take(session.run(feeds))
+                except MemoryError:
+                    failures += 1
+                    runtime.heap_check()
+                    runtime.fail_allocation(0)
+                    got = take(session.run(feeds))
+                np.testing.assert_allclose(got["all"], expected["all"])
+            runtime.fail_allocation(0)
+            gc.collect()
+            assert runtime.memory().used == 0
+        assert failures > 5
+
+
+def test_a_loop_with_a_trip_count_of_the_feeds_is_one_call_a_run(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (float[n] x, int64 trips) => (float[n] y) {
+        none = Constant <value = bool {1}> ()
+        y = Loop (trips, none, x) <body = b (int64 i, bool c, float[n] v) => (bool go, float[n] w) {
+            go = Identity (c)
+            f = Cast <to = 1> (i)
+            w = Add (v, f)
+        }>
+    }
+    """)
+    x = np.zeros(4, np.float32)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for trips in (3, 0, 5, 3):
+            feeds = {"x": x, "trips": np.array(trips)}
+            np.testing.assert_array_equal(take(session.run(feeds))["y"], x + sum(range(trips)))
+        before = runtime.calls
+        outputs = session.run(feeds)
+        assert runtime.calls == before + 1
+        take(outputs)
+
+
+def test_nested_control_flow_sees_names_of_the_graphs_around_it(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (float[n] x) => (float[n] y) {
+        trips = Constant <value_int = 4> ()
+        yes = Constant <value = bool {1}> ()
+        twice = Add (x, x)
+        y = Loop (trips, yes, x) <body = b (int64 i, bool c, float[n] v) => (bool go, float[n] w) {
+            go = Identity (c)
+            s = ReduceMax <keepdims = 0> (v)
+            four = Constant <value_float = 4.0> ()
+            small = Less (s, four)
+            w = If (small) <then_branch = t () => (float[n] r) { r = Add (v, twice) },
+                            else_branch = e () => (float[n] q) { h = Neg (v)  q = Relu (h) }>
+        }>
+    }
+    """)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for scale in (1.0, 0.3, 1.0, 2.0):
+            feeds = {"x": np.array([scale, -scale], np.float32)}
+            np.testing.assert_allclose(take(session.run(feeds))["y"], graphs.native(data, feeds)["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_shapes_that_depend_on_data(runtime: ort.Runtime, planned: bool) -> None:
+    data = text("""
+    g (float[a, b] x) => (int64[2, k] where, float[k] picked, float total) {
+        h = Relu (x)
+        where = NonZero (h)
+        t = Transpose <perm = [1, 0]> (where)
+        picked = GatherND (h, t)
+        twice = Add (picked, picked)
+        total = ReduceSum <keepdims = 0> (twice)
+    }
+    """)
+    chance = np.random.default_rng(0)
+    with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+        for _ in range(30):
+            feeds = {"x": chance.normal(0, 1, (4, 5)).astype(np.float32)}
+            expected, got = graphs.native(data, feeds), take(session.run(feeds))
+            np.testing.assert_array_equal(got["where"], expected["where"])
+            np.testing.assert_array_equal(got["picked"], expected["picked"])
+            np.testing.assert_allclose(got["total"], expected["total"], rtol=1e-5)
+
+
+def test_scan_runs_over_slices_in_both_directions(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (float[3] start, float[t, 3] x) => (float[3] end, float[t, 3] sums) {
+        end, sums = Scan <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1], body =
+            b (float[3] s, float[3] v) => (float[3] n, float[3] o) { n = Add (s, v)  o = Identity (n) }> (start, x)
+    }
+    """)
+    feeds = {"start": np.ones(3, np.float32), "x": np.arange(12, dtype=np.float32).reshape(4, 3)}
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        expected, got = graphs.native(data, feeds), take(session.run(feeds))
+        np.testing.assert_array_equal(got["end"], expected["end"])
+        np.testing.assert_array_equal(got["sums"], expected["sums"])
+
+
+def test_sequences_go_in_and_come_out(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (seq(float[n]) xs, float[n] more) => (seq(float[n]) ys, float[m] all, int64 count) {
+        zero = Constant <value_int = 0> ()
+        longer = SequenceInsert (xs, more, zero)
+        ys = SequenceErase (longer)
+        all = ConcatFromSequence <axis = 0> (longer)
+        count = SequenceLength (longer)
+    }
+    """)
+    xs = [np.full(i + 1, i, np.float32) for i in range(3)]
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        assert not session.input_metadata[0].is_tensor
+        for n in (3, 1, 2, 3):
+            got = take(session.run({"xs": xs[:n], "more": np.full(2, 9, np.float32)}))
+            assert got["count"] == n + 1
+            np.testing.assert_array_equal(got["all"], np.concatenate([np.full(2, 9), *xs[:n]]))
+            assert [len(y) for y in got["ys"]] == [2, *range(1, n)]
+        with pytest.raises(TypeError, match="input 'xs' is a sequence"):
+            session.run({"xs": xs[0], "more": xs[1]})
+        with pytest.raises(TypeError, match="input 'xs' takes float32, got int64"):
+            session.run({"xs": [np.arange(3)], "more": xs[1]})
+
+
+def test_a_condition_that_fails_midway_gives_everything_back(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (float[n] x, int64[1] at) => (float y) {
+        s = ReduceSum <keepdims = 0> (x)
+        one = Constant <value_float = 1.0> ()
+        big = Greater (s, one)
+        h = Neg (x)
+        y = If (big) <then_branch = t () => (float[1] r) { r = Gather (h, at) },
+                      else_branch = e () => (float q) { q = Identity (s) }>
+    }
+    """)
+    for planned in (True, False):
+        with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+            x = np.ones(3, np.float32)
+            take(session.run({"x": x, "at": np.array([1])}))
+            used = runtime.memory().used
+            with pytest.raises(IndexError, match=r'Gather "" \(node 0\): index 7 out of range \[-3, 3\)'):
+                session.run({"x": x, "at": np.array([7])})
+            assert runtime.memory().used == used
+            assert take(session.run({"x": x, "at": np.array([2])}))["y"] == [-1]
