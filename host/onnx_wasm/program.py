@@ -171,12 +171,7 @@ class Program:
             for known in segment.path():
                 self._advance(work, known.answer, known)
             self._work = work
-        try:
-            child = self._advance(work, answer)
-        except BaseException:
-            # The lowering has gone past this point and cannot be asked again.
-            work.last = None
-            raise
+        child = self._advance(work, answer)
         while len(segment.children) >= _MAX_CHILDREN:
             self._drop(segment.children.popitem(last=False)[1])
         segment.children[key] = child
