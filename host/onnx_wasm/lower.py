@@ -366,17 +366,18 @@ class Lowering:
 
     def _bind(self, scope: _Scope, node: Node, results: Sequence[Item | None]) -> None:
         cx = self.context
-        missing = [o for i, o in enumerate(node.outputs) if o and (i >= len(results) or results[i] is None)]
+        uses = scope.prepared.uses
+        missing = [o for i, o in enumerate(node.outputs) if uses[o] and (i >= len(results) or results[i] is None)]
         if missing:
             cx.fail(f"outputs {missing} are not supported", UnsupportedModelError)
         for name, item in zip(node.outputs, results, strict=False):
-            if not name or item is None or not scope.prepared.uses[name]:
+            if not name or item is None or not uses[name]:
                 continue
             if isinstance(item, Value):
                 if item.name and not item.const:
                     item = cx.alias(item, item.shape)
                 item.name = item.name or name
-                item.uses = scope.prepared.uses[name]
+                item.uses = uses[name]
                 item.ready = len(cx.records)
             scope.items[name] = item
 

@@ -42,9 +42,9 @@ def concat(cx: Context, *xs: Value, axis: int) -> Value:
     return y
 
 
-@op("Split", since=1)
+@op("Split", since=2)
 @by_bytes
-def split_1(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None = None) -> tuple[Value | None, ...]:
+def split_2(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None = None) -> tuple[Value | None, ...]:
     """Parts of the extents listed, or equal ones."""
     axis = normal_axis(cx, axis, x.rank)
     if split is None:
@@ -59,7 +59,7 @@ def split_1(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None
 @by_bytes
 def split_13(cx: Context, x: Value, split: Array | None = None, *, axis: int = 0) -> tuple[Value | None, ...]:
     """As before; the extents are an input."""
-    return split_1(cx, x, axis=axis, split=None if split is None else split.reshape(-1).tolist())
+    return split_2(cx, x, axis=axis, split=None if split is None else split.reshape(-1).tolist())
 
 
 @op("Split", since=18, host=("split",))
