@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..context import Array, Context, Value
+from ..dtypes import STRING
 from ..registry import op
 from ._copy import copy, normal_axis, strides
 from ._narrow import by_bytes
@@ -29,6 +30,8 @@ def concat(cx: Context, *xs: Value, axis: int) -> Value:
     for x in xs:
         if x.dtype != first.dtype or x.shape[:axis] != outer or x.shape[axis + 1 :] != inner:
             cx.fail(f"{x} and {first} cannot be joined along axis {axis}")
+    if first.dtype is STRING:
+        return cx.known(np.concatenate([x.known for x in xs if x.known is not None], axis))
     extent = sum(x.shape[axis] for x in xs)
     for x in xs:
         if x.shape[axis] == extent:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes, registry
-from ..context import Array, Context, Value
+from ..context import Array, Context, Item, Value
 from ..registry import OpDef, ignoring, op
 from . import activation, concat, expand, matmul, norm, pad, pool, reshape, shape
 from . import binary as _binary  # noqa: F401  (its forms, and those of the next two, are found by name)
@@ -179,7 +179,7 @@ def reshape_1(cx: Context, x: Value, *, shape: Sequence[int], consumed_inputs: S
 
 
 @op("Cast", since=1)
-def cast_1(cx: Context, x: Value, *, to: str) -> Value:
+def cast_1(cx: Context, x: Value, *, to: str) -> Item:
     """The type has its name in ONNX."""
     try:
         target = {"FLOAT": dtypes.F32, "DOUBLE": dtypes.F64}.get(to) or dtypes.from_name(to.lower())
