@@ -261,6 +261,28 @@ def test_p_of_pooling_was_a_float(runtime: ort.Runtime) -> None:
         one(runtime, "GlobalLpPool", {"x": x}, opset=1, p=2.5)
 
 
+@pytest.mark.parametrize(("op", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrent_layers(runtime: ort.Runtime, op: str, gates: int) -> None:
+    x, w, r = floats(4, 2, 3), floats(1, gates * 5, 3), floats(1, gates * 5, 5)
+    feeds = {"x": x, "w": w, "r": r}
+    old = run(
+        runtime, [node(op, list(feeds), ["y", "h"], hidden_size=5, output_sequence=1)], feeds, ("y", "h"), opset=3
+    )
+    new = run(runtime, [node(op, list(feeds), ["y", "h"], hidden_size=5)], feeds, ("y", "h"), opset=7)
+    for a, b in zip(old, new, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(old[0][-1], old[1])
+
+
+def test_upsample_1(runtime: ort.Runtime) -> None:
+    x = floats(1, 2, 2, 3)
+    y = one(runtime, "Upsample", {"x": x}, opset=1, height_scale=2.0, width_scale=3.0, mode="nearest")
+    np.testing.assert_array_equal(y, x.repeat(2, 2).repeat(3, 3))
+    y = one(runtime, "Upsample", {"x": x}, opset=1, height_scale=2.0, width_scale=1.0, mode="bilinear")
+    weights = np.array([[1, 0], [0.5, 0.5], [0, 1], [0, 1]], np.float32)
+    np.testing.assert_allclose(y, np.einsum("ij,ncjw->nciw", weights, x), rtol=1e-6)
+
+
 def test_scan_8_has_a_batch(runtime: ort.Runtime) -> None:
     body = onnx.helper.make_graph(
         [node("Add", ["state", "item"], ["next"]), node("Identity", ["next"], ["scan"])],

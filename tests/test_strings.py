@@ -399,5 +399,5 @@ def test_bit_cast(runtime: ort.Runtime) -> None:
     data = build(nodes, {}, {"y": TensorProto.UINT64}, {"k": known}, opset=26)
     same(run(runtime, data, {})[0], {"y": known.view(np.uint64)})
     data = build([node("BitCast", ["x"], ["y"], to=INT64)], {"x": x}, {"y": INT64}, opset=26)
-    with pytest.raises(ort.ShapeError, match="of 32 bits cannot be taken for int64 of 64"):
+    with pytest.raises(ort.ShapeError, match="float32 has 32 bits, int64 has 64"):
         run(runtime, data, {"x": x})

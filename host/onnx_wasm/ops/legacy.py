@@ -14,9 +14,10 @@ import numpy as np
 from .. import dtypes, registry
 from ..context import Array, Context, Item, Value
 from ..registry import OpDef, ignoring, op
-from . import activation, concat, expand, matmul, norm, pad, pool, reshape, shape
-from . import binary as _binary  # noqa: F401  (its forms, and those of the next two, are found by name)
+from . import activation, concat, expand, matmul, norm, pad, pool, reshape, resize, shape
+from . import binary as _binary  # noqa: F401  (its forms, and those of the next ones, are found by name)
 from . import compare as _compare  # noqa: F401
+from . import recurrent as _recurrent  # noqa: F401
 from . import unary as _unary  # noqa: F401
 from ._copy import normal_axis
 from .cast import cast
@@ -40,6 +41,12 @@ _CONSUMING = """
 """
 for _name in _CONSUMING.split():
     _consuming(_name)
+
+
+for _name in ("GRU", "LSTM", "RNN"):
+    _form_7 = _form(_name, 7)
+    # Whether Y is made then follows from who reads it.
+    op(_name, since=1, host=tuple(_form_7.host))(ignoring(_form_7.function, "output_sequence"))
 
 
 def _aligned(a: Sequence[int], b: Sequence[int], axis: int | None) -> tuple[int, ...] | None:
@@ -215,6 +222,15 @@ def tile_1(cx: Context, x: Value, tiles: Array, axis: Array) -> Value:
 def pad_1(cx: Context, x: Value, *, paddings: Sequence[int], mode: str = "constant", value: float = 0.0) -> Value:
     """The attribute had another name."""
     return pad.pad_2(cx, x, pads=paddings, mode=mode, value=value)
+
+
+@op("Upsample", since=1)
+def upsample_1(cx: Context, x: Value, *, height_scale: float, width_scale: float, mode: str = "nearest") -> Value:
+    """Only images, by two factors."""
+    if x.rank != 4:
+        cx.fail(f"{x} has rank {x.rank}, needs 4 (N, C, H, W)")
+    mode = "linear" if mode == "bilinear" else mode
+    return resize.upsample_7(cx, x, scales=(1.0, 1.0, height_scale, width_scale), mode=mode)
 
 
 def _whole(cx: Context, p: float) -> int:

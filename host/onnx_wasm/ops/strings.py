@@ -31,13 +31,13 @@ def string_concat(cx: Context, x: Value, y: Value) -> Value:
     return cx.known(fold_concat(*_held(cx, x, y)))
 
 
-def fold_full_match(x: Array, *, pattern: str) -> Array:
+def fold_full_match(x: Array, *, pattern: str = "") -> Array:
     compiled = _text.pattern(pattern)
     return _text.apply(lambda s: compiled.fullmatch(s) is not None, x, bool)
 
 
 @op("RegexFullMatch", since=20, fold=fold_full_match)
-def regex_full_match(cx: Context, x: Value, *, pattern: str) -> Value:
+def regex_full_match(cx: Context, x: Value, *, pattern: str = "") -> Value:
     """Where the whole string matches the RE2 pattern."""
     return cx.known(fold_full_match(*_held(cx, x), pattern=pattern))
 
