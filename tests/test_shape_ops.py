@@ -40,7 +40,7 @@ def test_identity_shares_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "mask"), [(s.dropout_1, np.float32), (s.dropout_10, np.bool_), (s.dropout, np.bool_)]
+    ("function", "mask"), [(s.dropout_7, np.float32), (s.dropout_10, np.bool_), (s.dropout, np.bool_)]
 )
 def test_dropout(harness: Harness, function: Any, mask: Any) -> None:
     def described(cx: Context, *args: Any) -> Any:

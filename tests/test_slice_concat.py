@@ -14,7 +14,7 @@ from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError
-from onnx_wasm.ops.concat import concat, split, split_1, split_13
+from onnx_wasm.ops.concat import concat, split, split_2, split_13
 from onnx_wasm.ops.expand import expand, fold_expand, fold_tile, tile
 from onnx_wasm.ops.slice import fold_slice, slice_, slice_1
 
@@ -176,7 +176,7 @@ def test_split_forms(harness: Harness) -> None:
     thirds = harness.op(describe_split(outputs(3, 1), split_13), [x.T.copy(), None], axis=1)
     assert thirds[1] is None
     np.testing.assert_array_equal(thirds[2], x.T[:, 2:])
-    by_attribute = functools.partial(split_1, split=(2, 5))
+    by_attribute = functools.partial(split_2, split=(2, 5))
     first, second = harness.op(describe_split(outputs(2), by_attribute), [x], axis=1)
     np.testing.assert_array_equal(np.concatenate([first, second], 1), x)
 
@@ -185,7 +185,7 @@ def test_split_errors() -> None:
     cx, x = Context(), Value((4, 6), dtypes.F32)
     cx.node.outputs = ("a", "b", "c")
     with pytest.raises(ShapeError, match=r"axis 0 of .* does not divide into 3"):
-        split_1(cx, x)
+        split_2(cx, x)
     with pytest.raises(ShapeError, match=r"\[2, 3\] do not add up to the 4"):
         split_13(cx, x, np.array([2, 3]))
 

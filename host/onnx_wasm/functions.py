@@ -12,7 +12,7 @@ from .context import Item, TensorSequence, Value
 from .errors import UnsupportedModelError
 from .model import Graph, Node, function_graph
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 1
 
 
 def check_opset(graph: Graph) -> Iterator[str]:

@@ -28,6 +28,15 @@ MAX_KNOWN = 4096
 # Values up to this size are computed while lowering, if all that they depend on is known.
 MAX_AT_ONCE = 64
 Asking = Generator[Value, Array, Any]
+_MOVES = """
+    CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity OneHot Pad Reshape
+    Resize ReverseSequence Scatter ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu
+    Unsqueeze Upsample Where
+"""
+_MOVING = frozenset(_MOVES.split())
+"""Operators that only move elements, which therefore work on the numbers of strings."""
+_PASSING = frozenset({"If", "Loop", "Scan", "Identity", "SequenceMap"})
+"""Operators that hand items on without looking at them."""
 
 
 @dataclass(eq=False)
@@ -218,12 +227,21 @@ class Lowering:
         args = [scope.find(i) if i else None for i in node.inputs]
         scope.args, scope.keep = args, ()
         form = scope.prepared.forms[node.index]
+        if form is not None and form.name not in _PASSING:
+            for at, item in enumerate(args):
+                if isinstance(item, HostView):
+                    args[at] = yield from self._look(scope, node.inputs[at], item)
         if form is None or (node.domain, node.op_type) in graph.functions:
             results = yield from self._expand(scope, node, args)
         else:
             _check_call(cx, form, args)
             folded = self._fold(form, args)
-            results = folded if folded is not None else (yield from self._call(scope, node, form, args))
+            if folded is not None:
+                results = folded
+            elif form.name in _MOVING and not form.domain and any(map(_is_string, args)):
+                results = yield from self._move_strings(scope, node, form, args)
+            else:
+                results = yield from self._call(scope, node, form, args)
             if results == [NotImplemented]:
                 results = yield from self._expand(scope, node, args)
         scope.args, scope.keep = (), ()
@@ -242,10 +260,41 @@ class Lowering:
             return None
         if folded is NotImplemented:
             return None
-        values = [self.context.known(np.asarray(r)) for r in (folded if isinstance(folded, tuple) else (folded,))]
+        values = [self.context.known(_array(r)) for r in (folded if isinstance(folded, tuple) else (folded,))]
         for value in values:
             value.const = all(isinstance(a, Value) and a.const for a in given)
         return list(values)
+
+    def _look(self, scope: _Scope, name: str, view: HostView) -> Asking:
+        """The tensor of strings that a view is; a node computes with it, so the run must tell what is in it."""
+        arrays = []
+        for source in view.sources:
+            arrays.append((yield from self._read(source)))
+        made = view.convert(*arrays)
+        if not isinstance(made, np.ndarray):
+            self.context.fail(f"input {name!r} is no tensor", UnsupportedModelError)
+        value = self.context.known(_array(made))
+        if name in scope.items:
+            scope.items[name] = value
+        return value
+
+    def _move_strings(self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]) -> Asking:
+        """Let an operator move the numbers of strings, and look the strings up where they have come to. Number 0 is "",
+        with which operators fill."""
+        pool: list[Array] = [np.array([""], object)]
+        numbered: list[Item | None] = []
+        count = 1
+        for item in args:
+            if isinstance(item, Value) and item.dtype is STRING and item.known is not None:
+                numbers = np.arange(count, count + item.size, dtype=np.int64).reshape(item.shape)
+                pool.append(item.known.reshape(-1))
+                count += item.size
+                item = self.context.known(numbers)
+            numbered.append(item)
+        scope.args = numbered
+        strings = np.concatenate(pool)
+        moved = yield from self._call(scope, node, form, numbered)
+        return [_named(strings, m) if isinstance(m, Value) else None for m in moved]
 
     def _call(
         self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]
@@ -366,19 +415,38 @@ class Lowering:
 
     def _bind(self, scope: _Scope, node: Node, results: Sequence[Item | None]) -> None:
         cx = self.context
-        missing = [o for i, o in enumerate(node.outputs) if o and (i >= len(results) or results[i] is None)]
+        uses = scope.prepared.uses
+        missing = [o for i, o in enumerate(node.outputs) if uses[o] and (i >= len(results) or results[i] is None)]
         if missing:
             cx.fail(f"outputs {missing} are not supported", UnsupportedModelError)
         for name, item in zip(node.outputs, results, strict=False):
-            if not name or item is None or not scope.prepared.uses[name]:
+            if not name or item is None or not uses[name]:
                 continue
             if isinstance(item, Value):
                 if item.name and not item.const:
                     item = cx.alias(item, item.shape)
                 item.name = item.name or name
-                item.uses = scope.prepared.uses[name]
+                item.uses = uses[name]
                 item.ready = len(cx.records)
             scope.items[name] = item
+
+
+def _array(array: Any) -> Array:
+    made = np.asarray(array)
+    return made.astype(object) if made.dtype.kind in "US" else made
+
+
+def _named(strings: Array, numbers: Value) -> Item:
+    """The strings of these numbers; a view, if only a run can tell the numbers."""
+    if numbers.known is None:
+        return HostView((numbers,), strings.take)
+    value = Value(numbers.shape, STRING)
+    value.known = strings.take(numbers.known)
+    return value
+
+
+def _is_string(item: Item | None) -> bool:
+    return isinstance(item, Value) and item.dtype is STRING
 
 
 def _list(result: Any) -> list[Item | None]:

@@ -283,6 +283,13 @@ class _Reader:
         )
 
     def node(self, proto: onnx.NodeProto, index: int) -> Node:
+        if any(a.ref_attr_name for a in proto.attribute):
+            attributes = [b for a in proto.attribute if (b := self._bind(a)) is not None]
+            copy = onnx.NodeProto()
+            copy.CopyFrom(proto)
+            del copy.attribute[:]
+            copy.attribute.extend(attributes)
+            proto = copy
         return Node(
             op_type=proto.op_type,
             name=proto.name,
@@ -290,7 +297,7 @@ class _Reader:
             index=index,
             inputs=tuple(proto.input),
             outputs=tuple(proto.output),
-            attributes={a.name: self.attribute(a) for a in map(self._bind, proto.attribute) if a is not None},
+            attributes={a.name: self.attribute(a) for a in proto.attribute},
             proto=proto,
         )
 

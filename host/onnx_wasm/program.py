@@ -359,7 +359,7 @@ class Program:
 
     def _tensor(self, segment: Segment, value: Value, name: str) -> Tensor:
         runtime = self._core.runtime
-        if value.known is not None and value.root.known is value.known and value.dtype.numpy is None:
+        if value.known is not None and value.dtype.numpy is None:
             return Tensor._of_strings(value.known)
         allocation = self._allocation(segment, value)
         if allocation is None:

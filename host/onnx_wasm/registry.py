@@ -8,6 +8,7 @@ the specification's defaults.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -79,6 +80,21 @@ def op(
         return function
 
     return register
+
+
+def ignoring(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """The same function with more attributes, which it does not look at."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **attributes: Any) -> Any:
+        return function(*args, **{k: v for k, v in attributes.items() if k not in names})
+
+    signature = inspect.signature(function)
+    more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+    wrapped.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), *more]
+    )
+    return wrapped
 
 
 def find(domain: str, name: str, opset: int) -> OpDef | None:

@@ -1,4 +1,4 @@
-"""Conversions between number types."""
+"""Conversions between types."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..context import Array, Context, Value
-from ..dtypes import BOOL, F32, F64, U8, DType
+from ..context import Array, Context, HostView, Item, Value
+from ..dtypes import BOOL, F32, F64, STRING, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
-from . import _elementwise
+from . import _elementwise, _text
 from ._elementwise import INTEGERS, NUMBERS
 from ._narrow import ROUND_MODES, SMALL_FLOATS, SMALL_INTEGERS, decode, encode, pack, unpack
 
-_TYPES = NUMBERS | SMALL_FLOATS | SMALL_INTEGERS | {"bool"}
+_PLAIN = NUMBERS | {"bool"}
+_TYPES = _PLAIN | SMALL_FLOATS | SMALL_INTEGERS
 
 
 def _target(cx: Context, to: int) -> DType:
@@ -26,14 +27,34 @@ def _target(cx: Context, to: int) -> DType:
 
 
 def _fold(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Any:
-    """Integers and bools only: a float is not shape arithmetic."""
+    """Integers, bools and strings only: a float is not shape arithmetic."""
     target = dtypes.from_onnx(to)
+    if x.dtype == object:
+        return x if target is STRING else _text.numbers(x, target) if target.short in _PLAIN else NotImplemented
+    if target is STRING:
+        return _text.decimals(x)
     if x.dtype.kind not in "iub" or not (target.short in INTEGERS or target is BOOL):
         return NotImplemented
     return x.astype(target.numpy)
 
 
-def _cast(cx: Context, x: Value, target: DType, saturate: int, round_mode: str) -> Value:
+def _cast_text(cx: Context, x: Value, target: DType, saturate: int, round_mode: str) -> Item:
+    if x.known is not None and x.dtype is STRING:
+        if target.short in _PLAIN or target is STRING:
+            return cx.known(x.known if target is STRING else _text.numbers(x.known, target))
+        return _cast_number(cx, cx.known(_text.numbers(x.known, F32)), target, saturate, round_mode)
+    if x.dtype.short not in _PLAIN:
+        x = _cast_number(cx, x, F32, saturate, round_mode)
+    return HostView((x,), _text.decimals)
+
+
+def _cast(cx: Context, x: Value, target: DType, saturate: int, round_mode: str) -> Item:
+    if STRING in (x.dtype, target):
+        return _cast_text(cx, x, target, saturate, round_mode)
+    return _cast_number(cx, x, target, saturate, round_mode)
+
+
+def _cast_number(cx: Context, x: Value, target: DType, saturate: int, round_mode: str) -> Value:
     if round_mode not in ROUND_MODES:
         cx.fail(f"round_mode {round_mode!r} is none of {', '.join(ROUND_MODES)}")
     _elementwise.require(cx, x, _TYPES)
@@ -55,13 +76,13 @@ def _cast(cx: Context, x: Value, target: DType, saturate: int, round_mode: str) 
 
 
 @op("Cast", since=6, fold=_fold)
-def cast(cx: Context, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Value:
+def cast(cx: Context, x: Value, *, to: int, saturate: int = 1, round_mode: str = "up") -> Item:
     """x in the type ``to``. ``saturate`` concerns 8-bit floats, ``round_mode`` powers of two."""
     return _cast(cx, x, _target(cx, to), saturate, round_mode)
 
 
 @op("CastLike", since=15)
-def cast_like(cx: Context, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up") -> Value:
+def cast_like(cx: Context, x: Value, like: Value, *, saturate: int = 1, round_mode: str = "up") -> Item:
     """x in the type of ``like``."""
     return _cast(cx, x, like.dtype, saturate, round_mode)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..context import Array, Context, Value
+from ..dtypes import STRING
 from ..registry import op
 from ._copy import copy, normal_axis, strides
 from ._narrow import by_bytes
@@ -29,6 +30,8 @@ def concat(cx: Context, *xs: Value, axis: int) -> Value:
     for x in xs:
         if x.dtype != first.dtype or x.shape[:axis] != outer or x.shape[axis + 1 :] != inner:
             cx.fail(f"{x} and {first} cannot be joined along axis {axis}")
+    if first.dtype is STRING:
+        return cx.known(np.concatenate([x.known for x in xs if x.known is not None], axis))
     extent = sum(x.shape[axis] for x in xs)
     for x in xs:
         if x.shape[axis] == extent:
@@ -42,9 +45,9 @@ def concat(cx: Context, *xs: Value, axis: int) -> Value:
     return y
 
 
-@op("Split", since=1)
+@op("Split", since=2)
 @by_bytes
-def split_1(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None = None) -> tuple[Value | None, ...]:
+def split_2(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None = None) -> tuple[Value | None, ...]:
     """Parts of the extents listed, or equal ones."""
     axis = normal_axis(cx, axis, x.rank)
     if split is None:
@@ -59,7 +62,7 @@ def split_1(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None
 @by_bytes
 def split_13(cx: Context, x: Value, split: Array | None = None, *, axis: int = 0) -> tuple[Value | None, ...]:
     """As before; the extents are an input."""
-    return split_1(cx, x, axis=axis, split=None if split is None else split.reshape(-1).tolist())
+    return split_2(cx, x, axis=axis, split=None if split is None else split.reshape(-1).tolist())
 
 
 @op("Split", since=18, host=("split",))

@@ -93,8 +93,6 @@ def _compose(cx: Context, args: dict[str, Any], scale: Value | None, shift: Valu
 
 
 def _batchnorm(cx: Context, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float) -> Value:
-    if any(cx.node.outputs[1:]):
-        cx.fail("training mode before opset 14 is not implemented", UnsupportedModelError)
     check_float(cx, x)
     channels = x.shape[1] if x.rank > 1 else 1
     _check_parameters(cx, x, (channels,), scale=scale, bias=bias, mean=mean, var=var)
@@ -167,10 +165,14 @@ def batchnorm_7(
     momentum: float = 0.9,
     spatial: int = 1,
 ) -> Value:
-    """Opset 7 to 13, where outputs after the first mean training."""
-    if not spatial:
-        cx.fail("spatial = 0 is not implemented", UnsupportedModelError)
-    return _batchnorm(cx, x, scale, bias, mean, var, epsilon)
+    """Opset 7 to 13; unless ``spatial``, every element of an item is a channel of its own. The outputs after the first
+    belong to training, but exporters list them."""
+    if spatial:
+        return _batchnorm(cx, x, scale, bias, mean, var, epsilon)
+    _check_parameters(cx, x, x.shape[1:], scale=scale, bias=bias, mean=mean, var=var)
+    n = math.prod(x.shape[1:])
+    scale, bias, mean, var = (cx.alias(p, (n,)) for p in (scale, bias, mean, var))
+    return cx.alias(_batchnorm(cx, cx.alias(x, (x.shape[0], n)), scale, bias, mean, var, epsilon), x.shape)
 
 
 def _group_normalization(
@@ -195,7 +197,7 @@ def _group_normalization(
     return y
 
 
-@op("InstanceNormalization")
+@op("InstanceNormalization", since=6)
 @widened
 def instance_normalization(cx: Context, x: Value, scale: Value, bias: Value, *, epsilon: float = 1e-5) -> Value:
     """Each channel of each item normalised by its own mean and variance."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,8 @@ def fold_pad(
     x = x[tuple(slice(-a, d + b) for d, (a, b) in zip(x.shape, cut.tolist(), strict=True))]
     amounts = np.maximum(amounts, 0)
     if mode == "constant":
-        return np.pad(x, amounts, constant_values=0 if constant_value is None else constant_value.item())
+        zero: Any = "" if x.dtype == object else 0
+        return np.pad(x, amounts, constant_values=zero if constant_value is None else constant_value.item())
     return np.pad(x, amounts, mode=mode)  # type: ignore[call-overload, no-any-return]
 
 
@@ -137,7 +139,9 @@ def _collapse(axes: Sequence[_Axis], constant: bool) -> list[_Axis]:
     return result
 
 
-def fold_trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
+def fold_trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Any:
+    if x.dtype == object:
+        return NotImplemented
     offset = 0 if k is None else int(k.reshape(-1)[0])
     return np.triu(x, offset) if upper else np.tril(x, offset)
 

@@ -198,7 +198,7 @@ def average_pool(
     return y
 
 
-@op("LpPool")
+@op("LpPool", since=2)
 @widened
 def lp_pool(
     cx: Context,
@@ -247,7 +247,7 @@ def global_max_pool(cx: Context, x: Value) -> Value:
     return _global(cx, "ReduceMax", x)
 
 
-@op("GlobalLpPool")
+@op("GlobalLpPool", since=2)
 @widened
 def global_lp_pool(cx: Context, x: Value, *, p: int = 2) -> Value:
     """The p-norm over all spatial dimensions."""

@@ -30,8 +30,8 @@ def identity(cx: Context, x: Item) -> Item:
     return cx.alias(x, x.shape) if isinstance(x, Value) else x
 
 
-@op("Dropout", since=1)
-def dropout_1(cx: Context, x: Value, *, ratio: float = 0.5) -> tuple[Value, Value | None]:
+@op("Dropout", since=7)
+def dropout_7(cx: Context, x: Value, *, ratio: float = 0.5) -> tuple[Value, Value | None]:
     """The input; its mask has the input's type."""
     return cx.alias(x, x.shape), _ones(cx, x, x.dtype)
 

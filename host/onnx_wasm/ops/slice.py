@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..context import Array, Context, Value
+from ..dtypes import STRING
 from ..registry import op
 from ._copy import Dim, collapse, copy, normal_axes, strides
 from ._narrow import by_bytes
@@ -67,6 +68,8 @@ def _slice(
 
 def pick(cx: Context, x: Value, picked: Sequence[range]) -> Value:
     """The elements at every combination of places, one range for each axis."""
+    if x.dtype is STRING and x.known is not None:
+        return cx.known(x.known[np.ix_(*picked)])
     shape = [len(p) for p in picked]
     steps = strides(x.shape)
     first = sum(p.start * s for p, s in zip(picked, steps, strict=True))
