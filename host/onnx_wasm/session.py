@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from . import dtypes, model
 from .errors import DisposedError, FeedError, FeedTypeError, OnnxWasmError, UnsupportedModelError
 from .feeds import Fed, Feed, Feeds, check_feeds
-from .heap import Runtime, default_runtime
+from .heap import Block, Runtime, default_runtime
 from .lower import LoweringCache, prepare
 from .model import Dimension, Graph, ValueInfo
 from .options import SessionOptions
@@ -323,6 +323,10 @@ class InferenceSession:
         self._runtime._sessions.discard(self)
         if self._runtime.closed:
             return
+        if self._runtime._gate.mine:
+            # A finaliser disposes of it in the middle of a run of this thread.
+            self._runtime._abandon(self, self._blocks())
+            return
         with self._runtime._gate:
             while self._programs:
                 self._drop(self._programs.popitem()[1])
@@ -333,6 +337,11 @@ class InferenceSession:
 
     release = dispose
 
+    def _blocks(self) -> list[Block]:
+        """The blocks that it keeps in the heap."""
+        blocks = [b for program in self._programs.values() for b in program.blocks()]
+        return blocks if self._core is None else [*blocks, *self._core.weights.blocks()]
+
     def __enter__(self) -> InferenceSession:
         return self
 
@@ -342,9 +351,7 @@ class InferenceSession:
     def __del__(self) -> None:
         if getattr(self, "_disposed", True) or self._runtime.closed:
             return
-        blocks = [b for program in self._programs.values() for b in program.blocks()]
-        if self._core is not None:
-            blocks += self._core.weights.blocks()
+        blocks = self._blocks()
         if blocks:
             warnings.warn(f"session {self._name} was never disposed", ResourceWarning, stacklevel=2, source=self)
         self._runtime._abandon(self, blocks)
