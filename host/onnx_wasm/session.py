@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,7 @@ class InferenceSession:
         self._runtime = runtime
         self._name = Path(source).stem if isinstance(source, (str, os.PathLike)) else f"session {number}"
         self._disposed = False
+        self._loading = threading.RLock()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._decisive: tuple[str, ...] = ()
         """Inputs whose contents decide shapes, and so belong to the key of programs."""
@@ -113,22 +115,24 @@ class InferenceSession:
     # What the model is
 
     def _load(self) -> Core:
-        if self._disposed:
-            raise DisposedError(f"session {self._name} is disposed")
-        if self._core is None:
-            assert self._source is not None
-            cache: LoweringCache = prepare(model.load(self._source, self._options.external_files()))
-            self._source = None
-            self._core = Core(
-                self._runtime,
-                cache,
-                Weights(self._runtime, self._name),
-                self._name,
-                planned=self._options.enable_mem_pattern,
-                fuse=self._options.graph_optimization_level != "disabled",
-                events=[] if self._options.enable_profiling else None,
-            )
-        return self._core
+        with self._loading:
+            source = self._source
+            if self._disposed or (self._core is None and source is None):
+                raise DisposedError(f"session {self._name} is disposed")
+            if self._core is None:
+                assert source is not None
+                cache: LoweringCache = prepare(model.load(source, self._options.external_files()))
+                self._source = None
+                self._core = Core(
+                    self._runtime,
+                    cache,
+                    Weights(self._runtime, self._name),
+                    self._name,
+                    planned=self._options.enable_mem_pattern,
+                    fuse=self._options.graph_optimization_level != "disabled",
+                    events=[] if self._options.enable_profiling else None,
+                )
+            return self._core
 
     @property
     def _graph(self) -> Graph:
@@ -290,10 +294,9 @@ class InferenceSession:
                     program = Program(core, feeds, fetches, {})
                 except NeedsInputError:
                     return
-                except MemoryError:
-                    raise
-                except OnnxWasmError:
-                    if static:
+                except OnnxWasmError as error:
+                    # In the smallest shapes it is the weights that do not fit.
+                    if static or (size == _TRIAL_SIZES[0] and isinstance(error, MemoryError)):
                         raise
                     continue
                 if static:
