@@ -96,6 +96,8 @@ class ModuleHeap:
         self.malloc = instance.bind("malloc", "i")
         self.memalign = instance.bind("memalign", "ii")
         self.free = instance.bind("free", "i")
+        self.check = instance.bind("heap_check")
+        """0 where every invariant holds, else a code of `heap_layout.CHECK_CODES`."""
         self.memory_size = instance.memory_size
         self._brk = ctypes.c_uint32.from_address(instance.address + heap_layout.BRK)
 
