@@ -98,6 +98,8 @@ def test_numbers_are_converted_and_typed(runtime: ort.Runtime) -> None:
         (("float32", np.zeros(3, np.float32), 3), TypeError, "sequence of integers"),
         (("uint8", [300], [1]), TypeError, "cannot become a uint8 tensor"),
         (("float32", ["a"], [1]), TypeError, "cannot become a float32 tensor"),
+        (("float32",), TypeError, "None is no number"),
+        (("float32", [1.0, None]), TypeError, "None is no number"),
         (("float32", np.zeros(0, np.float32), [1 << 40, 1 << 40]), ValueError, "elements"),
     ],
 )
@@ -273,6 +275,17 @@ def test_an_array_that_is_not_aligned_in_the_heap_is_copied(runtime: ort.Runtime
             assert copy.address % 64 == 0
             np.testing.assert_array_equal(copy.data, odd)
         del odd
+
+
+def test_strings_lie_outside_the_heap(runtime: ort.Runtime) -> None:
+    tensor = ort.Tensor("string", ["a", "b"], [1, 2], runtime=runtime)
+    assert (tensor.location, tensor.data.tolist()) == ("cpu", [["a", "b"]])
+    assert runtime.memory().used == 0
+    for use in (lambda: tensor.address, lambda: tensor.runtime):
+        with pytest.raises(TypeError, match="outside the heap"):
+            use()
+    tensor.dispose()
+    assert tensor.location == "none"
 
 
 def test_numpy_reads_a_tensor_as_an_array(runtime: ort.Runtime) -> None:
