@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +105,28 @@ def test_bytes_that_are_no_model(runtime: ort.Runtime, tmp_path: Path, data: byt
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"broken\.onnx: "):
         ort.InferenceSession.create(path, runtime=runtime)
+
+
+def test_contents_of_a_model_that_cannot_be_read(runtime: ort.Runtime) -> None:
+    def changed(change: Callable[[onnx.GraphProto], object]) -> bytes:
+        proto = onnx.load_from_string(graphs.mlp())
+        change(proto.graph)
+        return proto.SerializeToString()
+
+    def attribute(graph: onnx.GraphProto) -> None:
+        graph.node[0].attribute.add(name="speed", type=onnx.AttributeProto.STRING, s=b"\xff")
+
+    def dimensions(graph: onnx.GraphProto) -> None:
+        graph.initializer[0].dims[0] = -16
+
+    for change, message in [
+        (attribute, "model bytes: attribute 'speed' cannot be read"),
+        (dimensions, r"model bytes: tensor 'w0' has negative dimensions \[-16, 32\]"),
+    ]:
+        with pytest.raises(ort.InvalidModelError, match=message):
+            ort.InferenceSession.create(changed(change), runtime=runtime)
+    with pytest.raises(NotImplementedError, match="sparse initializers"):
+        ort.InferenceSession.create(changed(lambda g: g.sparse_initializer.add()), runtime=runtime)
 
 
 def test_a_path_to_nothing(runtime: ort.Runtime, tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from onnx_wasm.engine import WASMTIME_VERSIONS
 
 PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
@@ -83,6 +86,12 @@ def test_an_op_only_describes(path: Path) -> None:
     assert own <= OPS_MAY_IMPORT
     assert not other & {"ctypes", "mmap", "os", "subprocess", "threading"}
     assert other - sys.stdlib_module_names <= {"numpy", "ml_dtypes", "onnx"}
+
+
+def test_one_range_of_wasmtime_is_accepted() -> None:
+    oldest, newest = WASMTIME_VERSIONS
+    text = (PACKAGE.parent.parent / "pyproject.toml").read_text()
+    assert set(re.findall(r'"wasmtime([^"]*)"', text)) == {f">={oldest},<{newest + 1}"}
 
 
 def test_only_the_engine_touches_wasmtime() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import graphs
 import onnx_wasm as ort
 from graphs import BOOL, FLOAT, INT64, STRING, model, node
+from onnx_wasm import session as session_module
 
 
 @pytest.fixture
@@ -391,6 +393,40 @@ def test_the_default_runtime_is_made_with_the_flags_of_the_environment() -> None
         ort.env.wasm = type(ort.env.wasm)()
         ort.default_runtime().close()
     assert ort.memory().maximum == 0xFFFF0000
+
+
+def test_made_up_shapes_that_need_too_much_are_no_error(runtime: ort.Runtime) -> None:
+    """The kernel fits into 64 places and not into 1; with 64 everywhere the output needs 7 GiB."""
+    data = model(
+        [node("Conv", ["x", "w"], ["y"])],
+        {"x": (FLOAT, ["n", "c", "d", "h", "w"])},
+        ["y"],
+        {"w": np.ones((128, 64, 3, 3, 3), np.float32)},
+    )
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        x = np.ones((1, 64, 3, 3, 3), np.float32)
+        assert take(session.run({"x": x}))["y"].reshape(-1).tolist() == [64 * 27] * 128
+
+
+def test_a_lazy_session_is_loaded_once(runtime: ort.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[object] = []
+    load = session_module.model.load
+
+    def slow(*args: object) -> object:
+        loads.append(args)
+        time.sleep(0.05)
+        return load(*args)
+
+    monkeypatch.setattr(session_module.model, "load", slow)
+    with ort.InferenceSession.create(graphs.mlp(), runtime=runtime, enable_lazy_initialization=True) as session:
+        names: list[list[str]] = []
+        threads = [threading.Thread(target=lambda: names.append(session.input_names)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert names == [["x"]] * 4
+    assert len(loads) == 1
 
 
 def test_metadata_and_overrides(runtime: ort.Runtime) -> None:

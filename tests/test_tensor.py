@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+import graphs
 import onnx_wasm as ort
 
 
@@ -97,6 +98,8 @@ def test_numbers_are_converted_and_typed(runtime: ort.Runtime) -> None:
         (("float32", np.zeros(3, np.float32), 3), TypeError, "sequence of integers"),
         (("uint8", [300], [1]), TypeError, "cannot become a uint8 tensor"),
         (("float32", ["a"], [1]), TypeError, "cannot become a float32 tensor"),
+        (("float32",), TypeError, "None is no number"),
+        (("float32", [1.0, None]), TypeError, "None is no number"),
         (("float32", np.zeros(0, np.float32), [1 << 40, 1 << 40]), ValueError, "elements"),
     ],
 )
@@ -226,6 +229,63 @@ def test_views_that_die_in_other_threads_give_their_blocks_back(runtime: ort.Run
     for thread in threads:
         thread.join()
     assert runtime.memory().used == 0
+
+
+def test_a_block_that_is_given_back_twice_is_freed_once(runtime: ort.Runtime) -> None:
+    """As when its holder and its last view go at once in two threads, and its place is taken between the two."""
+    first = runtime.allocate(1000)
+    token = first.hold()
+    first.drop(token)
+    second = runtime.allocate(1000)
+    assert second.address == first.address
+    first.drop(token)
+    assert runtime.memory().blocks == len(runtime.blocks()) == 1
+    with pytest.raises(ort.DisposedError, match="given back"):
+        runtime.view(first, (10,), np.dtype(np.uint8))
+    second.drop(-1)
+    assert runtime.memory().used == 0
+
+
+def test_a_view_of_any_block_keeps_it(runtime: ort.Runtime) -> None:
+    with ort.InferenceSession.create(graphs.mlp(2), runtime=runtime):
+        (weights, *_) = [b for b in runtime.blocks() if b.tag == "weights"]
+        view = runtime.view(weights, (weights.nbytes // 4,), np.dtype(np.float32))
+        before = view.copy()
+    assert runtime.blocks() == [weights]
+    np.testing.assert_array_equal(view, before)
+    del view
+    assert runtime.memory().used == 0
+
+
+def test_what_finalisers_dispose_of_in_the_middle_of_a_call_goes_when_it_ends(runtime: ort.Runtime) -> None:
+    tensor = ort.Tensor("float32", [1.0], runtime=runtime)
+    session = ort.InferenceSession.create(graphs.mlp(2), runtime=runtime)
+    session.run({"x": np.ones((2, 16), np.float32)})["y"].dispose()
+    with runtime._gate:
+        tensor.dispose()
+        session.dispose()
+    assert runtime.memory().used == 0
+    assert runtime.memory().sessions == 0
+
+
+def test_an_array_that_is_not_aligned_in_the_heap_is_copied(runtime: ort.Runtime) -> None:
+    with ort.Tensor("uint8", np.arange(16, dtype=np.uint8), runtime=runtime) as tensor:
+        odd = tensor.data[1:9].view(np.float32)
+        with ort.Tensor("float32", odd, runtime=runtime) as copy:
+            assert copy.address % 64 == 0
+            np.testing.assert_array_equal(copy.data, odd)
+        del odd
+
+
+def test_strings_lie_outside_the_heap(runtime: ort.Runtime) -> None:
+    tensor = ort.Tensor("string", ["a", "b"], [1, 2], runtime=runtime)
+    assert (tensor.location, tensor.data.tolist()) == ("cpu", [["a", "b"]])
+    assert runtime.memory().used == 0
+    for use in (lambda: tensor.address, lambda: tensor.runtime):
+        with pytest.raises(TypeError, match="outside the heap"):
+            use()
+    tensor.dispose()
+    assert tensor.location == "none"
 
 
 def test_numpy_reads_a_tensor_as_an_array(runtime: ort.Runtime) -> None:

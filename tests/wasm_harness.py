@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from onnx_wasm import engine, heap_layout
+from onnx_wasm.heap import MAXIMUM as POLICY_MAXIMUM
+from onnx_wasm.heap import ORT_WEB_HEAP_BASE as BASE
+from onnx_wasm.trace import START_REQUESTS
 
 PAGE = engine.PAGE
-BASE = 6303872
-POLICY_MAXIMUM = 4294901760
 CALLS = {
     "malloc": "i",
     "memalign": "ii",
@@ -84,6 +85,6 @@ class WasmHeap:
 def at_trace_start(**options: Any) -> WasmHeap:
     """A heap in the state in which the recordings begin."""
     heap = WasmHeap(**options)
-    heap.malloc(8)
-    heap.malloc(5972)
+    for size in START_REQUESTS:
+        heap.malloc(size)
     return heap

@@ -7,7 +7,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from .errors import FeedError, OnnxWasmError
 from .heap import MemoryInfo, Runtime
 from .lower import load_ops
 from .session import InferenceSession, PlanInfo, ValueMetadata
+from .tensor import Tensor
 
 Array = NDArray[Any]
 _SEED = 0
@@ -151,18 +152,23 @@ def _feeds(
 def _shape(metadata: ValueMetadata, given: str | None) -> tuple[tuple[int, ...], str]:
     if given is not None:
         try:
-            return tuple(int(d) for d in given.split(",")), "random, shape as given"
+            shape = tuple(int(d) for d in given.split(","))
         except ValueError:
             raise FeedError(f"--shape {metadata.name}={given}: not integers separated by commas") from None
+        if min(shape) < 0:
+            raise FeedError(f"--shape {metadata.name}={given}: dimensions must not be negative")
+        return shape, "random, shape as given"
     unknown = [d or "?" for d in metadata.shape if isinstance(d, str)]
     shape = tuple(d if isinstance(d, int) else 1 for d in metadata.shape)
     return shape, "random" + (f", dimensions {', '.join(unknown)} taken as 1" if unknown else "")
 
 
 def _random(chance: np.random.Generator, metadata: ValueMetadata, shape: tuple[int, ...]) -> Array:
-    dtype = dtypes.from_name(metadata.type)
+    if not metadata.is_tensor:
+        raise FeedError(f"input {metadata.name!r} is no tensor; the command line feeds tensors only")
+    dtype = dtypes.from_name(metadata.type) if metadata.type else dtypes.STRING
     if dtype.numpy is None or dtype.bits < 8:
-        raise FeedError(f"input {metadata.name!r} of type {metadata.type} needs --input")
+        raise FeedError(f"input {metadata.name!r} of type {metadata.type or 'unknown'} needs --input")
     if dtype.is_float:
         return chance.random(shape, np.float32).astype(dtype.numpy)
     return chance.integers(0, 2, shape).astype(dtype.numpy)
@@ -176,7 +182,7 @@ def _time(session: InferenceSession, feeds: dict[str, Array], runs: int) -> tupl
         started = time.perf_counter()
         results = session.run(feeds)
         times.append((time.perf_counter() - started) * 1e3)
-        outputs = {name: tensor.get_data(release_data=True) for name, tensor in results.items()}
+        outputs = dict(pair for name, result in results.items() for pair in _take(name, result))
         if progress:
             print(f"\rrun {i} of {runs} ", end="", file=sys.stderr, flush=True)
     if progress:
@@ -184,9 +190,23 @@ def _time(session: InferenceSession, feeds: dict[str, Array], runs: int) -> tupl
     return times, outputs
 
 
+def _take(name: str, result: Any) -> Iterator[tuple[str, Array]]:
+    """The arrays of a result by a name of their own, "output[2]" for a part of a sequence or map; tensors end here."""
+    if isinstance(result, Tensor):
+        yield name, result.get_data(release_data=True)
+    elif isinstance(result, (list, dict)):
+        for key, part in result.items() if isinstance(result, dict) else enumerate(result):
+            yield from _take(f"{name}[{key}]", part)
+    elif result is not None:
+        yield name, np.asarray(result)
+
+
 def _summary(array: Array) -> dict[str, Any]:
     summary: dict[str, Any] = {"type": str(array.dtype), "shape": list(array.shape)}
     flat = array.reshape(-1)
+    if array.dtype.kind in "OUSc":
+        summary["first"] = [str(v) for v in flat[:_SHOWN]]
+        return summary
     if flat.size:
         numbers = flat.astype(np.float64)
         summary.update(min=float(numbers.min()), max=float(numbers.max()), mean=float(numbers.mean()))
@@ -198,7 +218,13 @@ def _recognised(session: InferenceSession, outputs: dict[str, Array]) -> dict[st
     """The most likely label, for a classifier whose metadata has as many labels as its output has classes."""
     labels = [v.strip() for v in session.model_metadata.get("labels", "").split(",") if v.strip()]
     scores = next(iter(outputs.values()), np.empty(0))
-    if not labels or scores.ndim != 2 or scores.shape[0] < 1 or scores.shape[1] != len(labels):
+    if (
+        not labels
+        or scores.dtype.kind != "f"
+        or scores.ndim != 2
+        or scores.shape[0] < 1
+        or scores.shape[1] != len(labels)
+    ):
         return None
     best = int(scores[0].argmax())
     return {"label": labels[best], "score": float(scores[0, best])}
@@ -226,9 +252,9 @@ def _lines(report: dict[str, Any]) -> list[str]:
         text = f"output   {name}: {item['type']}{item['shape']}"
         if "mean" in item:
             text += f"  min {item['min']:.6g}  max {item['max']:.6g}  mean {item['mean']:.6g}"
-            more = ", ..." if np.prod(item["shape"]) > _SHOWN else ""
-            text += f"  [{', '.join(f'{v:.6g}' for v in item['first'])}{more}]"
-        lines.append(text)
+        first = [v if isinstance(v, str) else f"{v:.6g}" for v in item["first"]]
+        more = ["..."] if np.prod(item["shape"]) > _SHOWN else []
+        lines.append(f"{text}  [{', '.join(first + more)}]")
     if report["recognised"]:
         lines.append(f"result   {report['recognised']['label']} (score {report['recognised']['score']:.4f})")
     times = report["times_ms"]

@@ -91,19 +91,21 @@ def _engine() -> wasmtime.Engine:
             f"wasmtime {version} has not been tested with this version of onnx-wasm, which runs on wasmtime "
             f'{oldest} to {newest}: pip install "wasmtime>={oldest},<{newest + 1}"'
         )
-    config = wasmtime.Config()
-    config.shared_memory = True
-    config.wasm_threads = True
-    config.wasm_relaxed_simd = True
+    config = _config()
     # wasmtime's own cache of compiled code; without a writable home it compiles every time.
     try:
         config.cache = True
     except wasmtime.WasmtimeError:
-        config = wasmtime.Config()
-        config.shared_memory = True
-        config.wasm_threads = True
-        config.wasm_relaxed_simd = True
+        config = _config()
     return wasmtime.Engine(config)
+
+
+def _config() -> wasmtime.Config:
+    config = wasmtime.Config()
+    config.shared_memory = True
+    config.wasm_threads = True
+    config.wasm_relaxed_simd = True
+    return config
 
 
 @functools.cache

@@ -135,17 +135,28 @@ class MemoryInfo:
 class _Gate:
     """One call into the module at a time; leaving it gives back what leases have queued."""
 
-    def __init__(self, drain: Callable[[], None]) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, queue: deque[Block], drain: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._queue = queue
         self._drain = drain
-        self.holder = 0
+        self._holder = 0
 
     def __enter__(self) -> None:
-        me = threading.get_ident()
-        if self.holder == me:
+        if self.mine:
             raise RuntimeError("the runtime is already in a call on this thread")
-        self.lock.acquire()
-        self.holder = me
+        self._lock.acquire()
+        self._holder = threading.get_ident()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this thread is inside, as a finaliser may find it."""
+        return self._holder == threading.get_ident()
+
+    def try_drain(self) -> None:
+        """Give back what is queued, unless somebody is inside, who will on leaving."""
+        if self._lock.acquire(blocking=False):
+            self._holder = threading.get_ident()
+            self.__exit__(None, None, None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -153,8 +164,11 @@ class _Gate:
         try:
             self._drain()
         finally:
-            self.holder = 0
-            self.lock.release()
+            self._holder = 0
+            self._lock.release()
+        # What came after the last look found the gate closed.
+        if self._queue:
+            self.try_drain()
 
 
 class Runtime:
@@ -188,7 +202,10 @@ class Runtime:
         self._closed = False
         self._blocks: dict[int, Block] = {}
         self._pending: deque[Block] = deque()
-        self._gate = _Gate(self._drain)
+        self._gate = _Gate(self._pending, self._drain)
+        # Views are made, and runs cancelled, without the gate: this keeps their memory from going meanwhile. Taken
+        # inside the gate or without it; finalisers may take it again.
+        self._ends = threading.RLock()
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._arena: Block | None = None
         instance = self._instance = Instance(-(-initial // PAGE), -(-limit // PAGE), variant)
@@ -232,27 +249,25 @@ class Runtime:
         return block
 
     def _release(self, block: Block) -> None:
-        """Free a block that has neither holders nor leases. The gate must be held."""
-        if self._blocks.pop(block.address, None) is not None:
-            self._free(block.address)
+        """Free a block that nothing holds, once; while views of it live, the last of them does it. The gate must be
+        held."""
+        with self._ends:
+            if self._blocks.get(block.address) is block and not block.leases:
+                del self._blocks[block.address]
+                self._free(block.address)
 
     def _give_back(self, block: Block) -> None:
         """Free a block that nothing keeps, now or as soon as the module is free."""
         if block.holders or block.leases:
             return
         self._pending.append(block)
-        if self._gate.lock.acquire(blocking=False):
-            try:
-                self._drain()
-            finally:
-                self._gate.lock.release()
+        self._gate.try_drain()
 
     def _drain(self) -> None:
         while self._pending:
             block = self._pending.popleft()
-            if block.holders or block.leases or self.closed:
-                continue
-            self._release(block)
+            if not block.holders and not self.closed:
+                self._release(block)
 
     def _out_of_memory(self, nbytes: int, what: str) -> HeapMemoryError:
         info = self._memory()
@@ -272,14 +287,18 @@ class Runtime:
             raise ValueError(f"a view of bytes [{offset}, {offset + size}) does not fit into {block!r}")
         if not size:
             return np.empty(shape, dtype)
-        self._check_open()
+        with self._ends:
+            lease = _Lease(block)
+            self._check_open()
+            if self._blocks.get(block.address) is not block:
+                raise DisposedError(f"{block!r} has been given back to the heap")
         buffer = (ctypes.c_uint8 * size).from_address(self._instance.address + block.address + offset)
-        buffer._lease = _Lease(block)  # type: ignore[attr-defined]
+        buffer._lease = lease  # type: ignore[attr-defined]
         return np.ndarray(shape, dtype, buffer=buffer)  # type: ignore[arg-type]
 
     def find_block(self, array: Array) -> tuple[Block, int] | None:
-        """The block that a C-contiguous array lies in, and the offset in it, if it lies in this heap."""
-        if self.closed or not array.nbytes or not array.flags.c_contiguous:
+        """The block that a C-contiguous, aligned array lies in, and the offset in it, if it lies in this heap."""
+        if self.closed or not array.nbytes or not array.flags.c_contiguous or not array.flags.aligned:
             return None
         address = array.__array_interface__["data"][0] - self._instance.address
         if not 0 <= address < 1 << 32:
@@ -362,8 +381,9 @@ class Runtime:
 
     def cancel(self) -> None:
         """Stop the run that another thread has under way; it raises CancelledError."""
-        if not self.closed:
-            self._words[CANCEL // 4] = 1
+        with self._ends:
+            if not self.closed:
+                self._words[CANCEL // 4] = 1
 
     def _check_open(self) -> None:
         if self.closed:
@@ -374,7 +394,7 @@ class Runtime:
 
         Raises LeaseError (a BufferError) while numpy views of the heap are alive.
         """
-        with self._gate:
+        with self._gate, self._ends:
             if self._closed:
                 return
             leased = [b for b in self._blocks.values() if b.leases]

@@ -18,7 +18,7 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 
 from . import dtypes
 from .dtypes import DType
-from .errors import InvalidModelError
+from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
 
 Array = NDArray[Any]
 Dimension = int | str | None
@@ -92,6 +92,8 @@ class Initializer:
         self._proto = proto
         self._files = files
         self._where = where
+        if any(d < 0 for d in self.shape):
+            raise InvalidModelError(f"{where}: tensor {proto.name!r} has negative dimensions {list(self.shape)}")
         try:
             self.dtype: DType = dtypes.from_onnx(proto.data_type)
         except ValueError as error:
@@ -266,7 +268,7 @@ class _Reader:
 
     def graph(self, proto: onnx.GraphProto) -> Graph:
         if proto.sparse_initializer:
-            raise InvalidModelError(f"{self.where}: sparse initializers are not supported")
+            raise UnsupportedModelError(f"{self.where}: sparse initializers are not supported")
         initializers = {t.name: Initializer(t, self.files, self.where) for t in proto.initializer}
         inputs = [_value_info(i, self.where) for i in proto.input]
         return Graph(
@@ -314,6 +316,14 @@ class _Reader:
         return copy
 
     def attribute(self, proto: AttributeProto) -> Any:
+        try:
+            return self._attribute(proto)
+        except ValueError as error:
+            if isinstance(error, OnnxWasmError):
+                raise
+            raise InvalidModelError(f"{self.where}: attribute {proto.name!r} cannot be read: {error}") from None
+
+    def _attribute(self, proto: AttributeProto) -> Any:
         kind = proto.type
         if kind == AttributeProto.TENSOR:
             return Initializer(proto.t, self.files, self.where)

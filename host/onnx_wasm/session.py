@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from . import dtypes, model
 from .errors import DisposedError, FeedError, FeedTypeError, OnnxWasmError, UnsupportedModelError
 from .feeds import Fed, Feed, Feeds, check_feeds
-from .heap import Runtime, default_runtime
+from .heap import Block, Runtime, default_runtime
 from .lower import LoweringCache, prepare
 from .model import Dimension, Graph, ValueInfo
 from .options import SessionOptions
@@ -73,6 +74,7 @@ class InferenceSession:
         self._runtime = runtime
         self._name = Path(source).stem if isinstance(source, (str, os.PathLike)) else f"session {number}"
         self._disposed = False
+        self._loading = threading.RLock()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._decisive: tuple[str, ...] = ()
         """Inputs whose contents decide shapes, and so belong to the key of programs."""
@@ -113,22 +115,24 @@ class InferenceSession:
     # What the model is
 
     def _load(self) -> Core:
-        if self._disposed:
-            raise DisposedError(f"session {self._name} is disposed")
-        if self._core is None:
-            assert self._source is not None
-            cache: LoweringCache = prepare(model.load(self._source, self._options.external_files()))
-            self._source = None
-            self._core = Core(
-                self._runtime,
-                cache,
-                Weights(self._runtime, self._name),
-                self._name,
-                planned=self._options.enable_mem_pattern,
-                fuse=self._options.graph_optimization_level != "disabled",
-                events=[] if self._options.enable_profiling else None,
-            )
-        return self._core
+        with self._loading:
+            source = self._source
+            if self._disposed or (self._core is None and source is None):
+                raise DisposedError(f"session {self._name} is disposed")
+            if self._core is None:
+                assert source is not None
+                cache: LoweringCache = prepare(model.load(source, self._options.external_files()))
+                self._source = None
+                self._core = Core(
+                    self._runtime,
+                    cache,
+                    Weights(self._runtime, self._name),
+                    self._name,
+                    planned=self._options.enable_mem_pattern,
+                    fuse=self._options.graph_optimization_level != "disabled",
+                    events=[] if self._options.enable_profiling else None,
+                )
+            return self._core
 
     @property
     def _graph(self) -> Graph:
@@ -290,10 +294,9 @@ class InferenceSession:
                     program = Program(core, feeds, fetches, {})
                 except NeedsInputError:
                     return
-                except MemoryError:
-                    raise
-                except OnnxWasmError:
-                    if static:
+                except OnnxWasmError as error:
+                    # In the smallest shapes it is the weights that do not fit.
+                    if static or (size == _TRIAL_SIZES[0] and isinstance(error, MemoryError)):
                         raise
                     continue
                 if static:
@@ -323,6 +326,10 @@ class InferenceSession:
         self._runtime._sessions.discard(self)
         if self._runtime.closed:
             return
+        if self._runtime._gate.mine:
+            # A finaliser disposes of it in the middle of a run of this thread.
+            self._runtime._abandon(self, self._blocks())
+            return
         with self._runtime._gate:
             while self._programs:
                 self._drop(self._programs.popitem()[1])
@@ -333,6 +340,11 @@ class InferenceSession:
 
     release = dispose
 
+    def _blocks(self) -> list[Block]:
+        """The blocks that it keeps in the heap."""
+        blocks = [b for program in self._programs.values() for b in program.blocks()]
+        return blocks if self._core is None else [*blocks, *self._core.weights.blocks()]
+
     def __enter__(self) -> InferenceSession:
         return self
 
@@ -342,9 +354,7 @@ class InferenceSession:
     def __del__(self) -> None:
         if getattr(self, "_disposed", True) or self._runtime.closed:
             return
-        blocks = [b for program in self._programs.values() for b in program.blocks()]
-        if self._core is not None:
-            blocks += self._core.weights.blocks()
+        blocks = self._blocks()
         if blocks:
             warnings.warn(f"session {self._name} was never disposed", ResourceWarning, stacklevel=2, source=self)
         self._runtime._abandon(self, blocks)

@@ -89,6 +89,8 @@ class Tensor:
         return tensor
 
     def _live(self) -> Block:
+        if self._strings is not None:
+            raise FeedTypeError("a string tensor lies outside the heap: it has no runtime and no address")
         block = self._block
         if block is None:
             raise DisposedError("The tensor is disposed.")
@@ -221,6 +223,9 @@ def _as_array(data: Any, dtype: DType) -> Array:
         given = np.asarray(data)
         if given.size and given.dtype.kind not in "biufc" and given.dtype != object:
             raise TypeError(f"elements of type {given.dtype}")
+        if given.dtype == object and any(v is None for v in given.reshape(-1)):
+            # numpy makes it NaN.
+            raise TypeError("None is no number")
         array = np.asarray(data, wanted)
     except (TypeError, ValueError, OverflowError) as error:
         raise FeedTypeError(f"the data cannot become a {dtype} tensor: {error}") from None

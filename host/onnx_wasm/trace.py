@@ -96,6 +96,8 @@ class ModuleHeap:
         self.malloc = instance.bind("malloc", "i")
         self.memalign = instance.bind("memalign", "ii")
         self.free = instance.bind("free", "i")
+        self.check = instance.bind("heap_check")
+        """0 where every invariant holds, else a code of `heap_layout.CHECK_CODES`."""
         self.memory_size = instance.memory_size
         self._brk = ctypes.c_uint32.from_address(instance.address + heap_layout.BRK)
 
@@ -120,20 +122,35 @@ def load(path: str | Path) -> Trace:
         start = Start(**{k: meta["start"][k] for k in ("top", "top_size", "brk", "memory")})
     except (KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise InvalidTraceError(f"{path}: not a recording of an allocator: {error!r}") from None
-    return Trace(path.name, **columns, brk=brk, start=start, engine_limit=meta.get("engine_limit"), meta=meta)
+    trace = Trace(path.name, **columns, brk=brk, start=start, engine_limit=meta.get("engine_limit"), meta=meta)
+    _check(trace, path)
+    return trace
+
+
+def _check(trace: Trace, path: Path) -> None:
+    lengths = {len(c) for c in (trace.op, trace.arg, trace.ptr, trace.memory, trace.brk or trace.op)}
+    if len(lengths) != 1:
+        raise InvalidTraceError(f"{path}: its columns have different lengths {sorted(lengths)}")
+    allocations = 0
+    for call, (op, arg) in enumerate(zip(trace.op, trace.arg, strict=True)):
+        if op not in (MALLOC, FREE, TENSOR) and not ALIGNED <= op < ALIGNED + 32:
+            raise InvalidTraceError(f"{path}: call {call} has the unknown operation {op}")
+        if op == FREE and not 0 <= arg < allocations:
+            raise InvalidTraceError(f"{path}: call {call} frees allocation {arg} of {allocations} made before it")
+        allocations += op != FREE
 
 
 def replay(trace: Trace, heap: HeapCalls, *, stop: bool = False) -> Replay:
     """Make the calls of a recording in an empty heap, and compare every answer.
 
     With ``stop`` the first difference ends it. Differing addresses are kept: a later free
-    frees what this heap returned.
+    frees what this heap returned. Raises InvalidTraceError for a heap that is not as the recorded one was at its start.
     """
     if trace.start.top is not None:
         for size in START_REQUESTS:
             heap.malloc(size)
     if (heap.brk(), heap.memory_size()) != (trace.start.brk, trace.start.memory):
-        raise ValueError(
+        raise InvalidTraceError(
             f"{trace.name} begins with break {trace.start.brk} and {trace.start.memory} bytes of memory, "
             f"this heap has {heap.brk()} and {heap.memory_size()}"
         )
