@@ -24,7 +24,7 @@ OPSET = defs.onnx_opset_version()
 
 UNSUPPORTED: dict[str, set[str]] = {
     # Operands of more than one type.
-    "Attention": {"T1 float64", "T2 float64", "T2 float16", "T2 bfloat16"},
+    "Attention": {"T1 float64", "T2 float64"},
     "Col2Im": {"T bool", "T complex64", "T complex128"},
     "GridSample": {"T1 complex64", "T1 complex128"},
     "NonZero": {"T complex128"},

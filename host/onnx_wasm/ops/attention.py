@@ -190,9 +190,10 @@ def attention(
 ) -> Any:
     """The present keys and values are the past ones and the new ones."""
     dtype = q.dtype
-    values = [q, k, v, *(x for x in (past_key, past_value) if x is not None)]
+    keys, values = ([x for x in pair if x is not None] for pair in ((q, k, past_key), (v, past_value)))
+    same = all(x.dtype is dtype for x in keys) and all(x.dtype is v.dtype for x in values)
     plain_mask = attn_mask is None or attn_mask.dtype in (BOOL, dtype)
-    if wanted(cx, 3) or dtype not in (F32, *_NARROW) or any(x.dtype is not dtype for x in values) or not plain_mask:
+    if wanted(cx, 3) or not same or not {dtype, v.dtype} <= {F32, *_NARROW} or not plain_mask:
         # The body in ONNX's definition does what the kernel does not.
         return NotImplemented
     if {q.rank, k.rank, v.rank} not in ({3}, {4}):
@@ -203,7 +204,7 @@ def attention(
         cx.fail("nonpad_kv_seqlen cannot be combined with past_key")
     if q.rank == 3 and not (q_num_heads and kv_num_heads):
         cx.fail("inputs of rank 3 need q_num_heads and kv_num_heads")
-    batch = q.shape[0]
+    batch, value_type = q.shape[0], v.dtype
     q, k, v = (cast(cx, x, F32) for x in (q, k, v))
     if q.rank == 4:
         hq, hk, hv = by_head(q), by_head(k), by_head(v)
@@ -249,7 +250,7 @@ def attention(
         left=left_window_size,
         right=right,
     )  # fmt: skip
-    return tuple(narrow(cx, x, dtype) for x in (y, present_key, present_value))
+    return narrow(cx, y, dtype), narrow(cx, present_key, dtype), narrow(cx, present_value, value_type)
 
 
 def check(cx: Context, batch: int, q: Heads, k: Heads, v: Heads) -> None:
