@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes, model
-from .errors import DisposedError, FeedError, FeedTypeError, OnnxWasmError, UnsupportedModelError
+from .errors import DisposedError, FeedError, FeedTypeError, InvalidModelError, OnnxWasmError, UnsupportedModelError
 from .feeds import Fed, Feed, Feeds, check_feeds
 from .heap import Block, Runtime, default_runtime
 from .lower import LoweringCache, prepare
@@ -295,8 +295,9 @@ class InferenceSession:
                 except NeedsInputError:
                     return
                 except OnnxWasmError as error:
-                    # In the smallest shapes it is the weights that do not fit.
-                    if static or (size == _TRIAL_SIZES[0] and isinstance(error, MemoryError)):
+                    # Of made-up sizes only the smallest tells that the weights do not fit.
+                    out_of_memory = isinstance(error, MemoryError) and size == _TRIAL_SIZES[0]
+                    if static or out_of_memory or isinstance(error, (InvalidModelError, UnsupportedModelError)):
                         raise
                     continue
                 if static:

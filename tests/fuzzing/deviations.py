@@ -1,0 +1,42 @@
+"""Where peers are known to be wrong, with the reason: for such nodes they are not asked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .peers import Deviation, Question
+
+
+def special(question: Question) -> bool:
+    """NaN or infinities among the inputs."""
+    return any(a.dtype.kind not in "iubO" and not np.isfinite(a.astype(np.float64)).all() for a in question.inputs)
+
+
+def _overhangs(question: Question) -> bool:
+    """A window that is larger than the padded image."""
+    x, kernel = question.input(0), question.kernel_shape
+    if x is None or not kernel or question.auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
+        return False
+    rank = len(kernel)
+    pads = question.pads or [0] * 2 * rank
+    dilations = question.dilations or [1] * rank
+    return any(
+        (k - 1) * d + 1 > size + before + after
+        for k, d, size, before, after in zip(kernel, dilations, x.shape[2:], pads, pads[rank:], strict=False)
+    )
+
+
+DEVIATIONS: list[Deviation] = [
+    Deviation("native", "computes integers in float32", lambda q: q.op == "Shrink" and q.inputs[0].dtype.kind in "iu"),
+    Deviation("native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and special(q)),
+    Deviation("native", "gives an empty tensor for some windows that do not fit, refuses others", _overhangs),
+    Deviation("reference", "does not check that windows fit", _overhangs),
+]
+
+# What this package refuses on purpose although native computes it: (part of the message, reason).
+STRICTER = [
+    ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
+]
+
+# Types that are still missing: part of the message.
+MISSING = ("no matrix product of type", "no convolution of type")

@@ -1,0 +1,155 @@
+"""What others answer for one node: native onnxruntime, or the onnx package's reference where native has no kernel."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+Array = np.ndarray[Any, Any]
+BF16 = np.dtype(ml_dtypes.bfloat16)
+HALVES = (np.dtype(np.float16), BF16)
+
+
+class Refused(Exception):
+    """No peer computes the node."""
+
+
+class NoPeer(Exception):
+    """Peers have no kernel for the node, or a wrong one."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One node with what it reads: `arrays` by name, `constants` those among them that are initializers."""
+
+    node: onnx.NodeProto
+    opset: int
+    arrays: Mapping[str, Array]
+    constants: frozenset[str]
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the node, None for those not given."""
+        for attribute in self.node.attribute:
+            if attribute.name == name:
+                return helper.get_attribute_value(attribute)
+        return None
+
+    @property
+    def op(self) -> str:
+        return str(self.node.op_type)
+
+    def input(self, index: int) -> Array | None:
+        name = self.node.input[index] if index < len(self.node.input) else ""
+        return self.arrays.get(name) if name else None
+
+    @property
+    def inputs(self) -> list[Array]:
+        return [self.arrays[n] for n in self.node.input if n]
+
+    @property
+    def empty(self) -> bool:
+        return any(0 in a.shape for a in self.arrays.values())
+
+    def model(self, arrays: Mapping[str, Array] | None = None) -> bytes:
+        arrays = self.arrays if arrays is None else arrays
+        graph = helper.make_graph(
+            [self.node],
+            "one",
+            [value_info(n, a.dtype, a.shape) for n, a in arrays.items() if n not in self.constants],
+            [helper.make_empty_tensor_value_info(n) for n in self.node.output if n],
+            [numpy_helper.from_array(a, n) for n, a in arrays.items() if n in self.constants],
+        )
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
+        data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+        return data
+
+    def feeds(self, arrays: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        arrays = self.arrays if arrays is None else arrays
+        return {n: a for n, a in arrays.items() if n not in self.constants}
+
+
+def value_info(name: str, dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> onnx.ValueInfoProto:
+    made: onnx.ValueInfoProto = helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+    return made
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where a peer is known to be wrong, to crash or to leave open what the specification defines."""
+
+    peer: str
+    reason: str
+    holds: Callable[[Question], bool]
+
+
+def native(data: bytes, feeds: Mapping[str, Array]) -> list[Array]:
+    """All outputs by native onnxruntime, node for node, without its graph optimizations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    wanted = {i.name for i in session.get_inputs()}
+    outputs: list[Array] = session.run(None, {n: a for n, a in feeds.items() if n in wanted})
+    return outputs
+
+
+def reference(data: bytes, feeds: Mapping[str, Array]) -> list[Array]:
+    """All outputs by the onnx package's reference."""
+    from onnx.reference import ReferenceEvaluator
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return list(ReferenceEvaluator(onnx.load_from_string(data)).run(None, dict(feeds)))
+
+
+def ask(question: Question) -> list[Array]:
+    """The outputs of the node that are wanted. Raises Refused if peers say that it is no valid node, NoPeer if nobody
+    can be asked."""
+    from .deviations import DEVIATIONS
+
+    wrong = {d.peer for d in DEVIATIONS if d.holds(question)}
+    if "native" not in wrong:
+        try:
+            return _native(question)
+        except NoPeer:
+            pass
+    if "reference" in wrong:
+        raise NoPeer(question.op)
+    try:
+        outputs = [np.asarray(o) for o in reference(question.model(), question.feeds())]
+    except Exception as error:
+        raise NoPeer(f"{question.op}: {error}") from None
+    return outputs
+
+
+def _native(question: Question) -> list[Array]:
+    plain = all(a.dtype != BF16 for a in question.arrays.values()) and question.to != onnx.TensorProto.BFLOAT16
+    try:
+        if plain:
+            return native(question.model(), question.feeds())
+    except Exception as error:
+        if "NOT_IMPLEMENTED" not in str(error):
+            raise Refused(f"{question.op}: {error}") from None
+    halves = [a.dtype for a in question.arrays.values() if a.dtype in HALVES]
+    if not halves or question.op.startswith(("Cast", "If", "Loop", "Scan", "Quant", "Dequant", "Is")) or question.dtype:
+        raise NoPeer(question.op)
+    # 16-bit floats: computed in float32 and rounded once.
+    wide = {n: a.astype(np.float32) if a.dtype in HALVES else a for n, a in question.arrays.items()}
+    try:
+        outputs = native(question.model(wide), question.feeds(wide))
+    except Exception as error:
+        if "NOT_IMPLEMENTED" in str(error):
+            raise NoPeer(question.op) from None
+        raise Refused(f"{question.op}: {error}") from None
+    with np.errstate(all="ignore"):
+        return [o.astype(halves[0]) if o.dtype == np.float32 else o for o in outputs]
