@@ -288,3 +288,32 @@ def test_a_run_that_is_cancelled_leaves_the_session_usable(session: ort.Inferenc
             session.run({"x": GOOD})
     finally:
         del runtime._execute
+
+
+def test_a_run_too_large_does_not_stand_in_the_way_of_smaller_ones() -> None:
+    with (
+        ort.Runtime(maximum=24 << 20) as runtime,
+        ort.InferenceSession.create(graphs.mlp(sizes=(64, 64, 64)), runtime=runtime) as session,
+    ):
+        for batch in (100_000, 50_000, 20_000):
+            with pytest.raises(MemoryError):
+                session.run({"x": np.ones((batch, 64), np.float32)})
+            assert "input" not in runtime.memory().by_tag
+            session.run({"x": np.ones((9000, 64), np.float32)})["y"].dispose()
+
+
+def test_a_fetch_that_does_not_fit_allocates_nothing(runtime: ort.Runtime) -> None:
+    with (
+        ort.InferenceSession.create(graphs.mlp(), runtime=runtime) as session,
+        ort.Tensor("float32", np.ones((1, 8), np.float32), runtime=runtime) as mine,
+    ):
+        with pytest.raises(ValueError, match=r"output 'y' is float32\[5000, 8\]"):
+            session.run({"x": np.ones((5000, 16), np.float32)}, {"y": mine})
+        assert runtime.memory().by_tag.keys() == {"weights", "tape", "user"}
+
+
+def test_a_typo_in_an_override_is_named(runtime: ort.Runtime) -> None:
+    with pytest.raises(ValueError, match=r"names \['btch'\]; the model's dimensions are \['batch'\]"):
+        ort.InferenceSession.create(graphs.mlp(), runtime=runtime, free_dimension_overrides={"btch": 4})
+    with pytest.raises(TypeError, match="options must be SessionOptions, got str"):
+        ort.InferenceSession.create(graphs.mlp(), "fast", runtime=runtime)

@@ -326,3 +326,25 @@ def test_blocks_know_the_line_that_made_them() -> None:
         (block,) = runtime.blocks()
         assert block.site.startswith(f"{__file__}:")
         tensor.dispose()
+
+
+def test_an_error_is_not_hidden_by_the_views_in_its_frames() -> None:
+    with pytest.raises(ZeroDivisionError), ort.Runtime() as runtime:
+        view = ort.Tensor("float32", [1.0], runtime=runtime).data
+        _ = view[0] + 1 / 0
+
+
+def test_small_maxima_need_no_initial_size() -> None:
+    with ort.Runtime(maximum=12 << 20) as runtime:
+        assert runtime.memory().linear == 12 << 20
+        assert repr(runtime) == "<Runtime 12,582,912 of at most 12,582,912 bytes, 0 blocks>"
+    assert repr(runtime) == "<Runtime (closed)>"
+    with pytest.raises(ValueError, match="more than the 4 GiB"):
+        ort.Runtime(maximum=8 << 30)
+
+
+def test_the_peak_can_begin_anew(runtime: ort.Runtime) -> None:
+    ort.Tensor("uint8", np.zeros(1 << 20, np.uint8), runtime=runtime).dispose()
+    assert runtime.memory().peak > 1 << 20
+    runtime.reset_peak()
+    assert runtime.memory().peak == 0

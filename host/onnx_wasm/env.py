@@ -20,7 +20,7 @@ MAXIMUM = 0xFFFF0000
 class WasmFlags:
     """Settings of the default runtime, taken when it is made; sizes in bytes. `Runtime` says what each means."""
 
-    initial: int = 16 << 20
+    initial: int | None = None
     maximum: int = MAXIMUM
     memory_maximum: int | None = None
     heap_base: int = ORT_WEB_HEAP_BASE

@@ -63,7 +63,8 @@ class Block:
         self.runtime._give_back(self)
 
     def __repr__(self) -> str:
-        return f"<Block {self.nbytes:,} bytes at {self.address:#x}, {self.tag}, {self.owner}>"
+        made = f", made at {self.site}" if self.site else ""
+        return f"<Block {self.nbytes:,} bytes at {self.address:#x}, {self.tag}, {self.owner}{made}>"
 
 
 class _Lease:
@@ -128,7 +129,7 @@ class MemoryInfo:
         return (
             f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({len(self.growths)} growths); "
             f"used {self.used:,} in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, "
-            f"largest free {self.largest_free:,} ({tags})"
+            f"largest free {self.largest_free:,}{f' ({tags})' if tags else ''}"
         )
 
 
@@ -174,7 +175,8 @@ class _Gate:
 class Runtime:
     """A heap of one's own: one linear memory, one instance of the module.
 
-    Sizes are in bytes. ``initial`` and ``maximum`` are ORT Web's by default. ``memory_maximum`` is the engine's own
+    Sizes are in bytes. ``initial`` (16 MiB, or the limit if that is less) and ``maximum`` (4 GiB) are ORT Web's by
+    default. ``memory_maximum`` is the engine's own
     limit, past which ``memory.grow`` fails although the policy would allow it (a phone's browser); it is ``maximum``
     unless given. Growth is by ``geometric_step`` of the old size, at most ``geometric_cap`` over the need, or by
     ``linear_step`` where that is not -1. ``variant="strict"`` computes the same bits on every machine.
@@ -184,7 +186,7 @@ class Runtime:
     def __init__(
         self,
         *,
-        initial: int = 16 << 20,
+        initial: int | None = None,
         maximum: int = MAXIMUM,
         memory_maximum: int | None = None,
         heap_base: int = ORT_WEB_HEAP_BASE,
@@ -194,7 +196,11 @@ class Runtime:
         variant: Variant = "relaxed",
         trace_allocations: bool = False,
     ) -> None:
+        if maximum > 1 << 32:
+            raise ValueError(f"maximum {maximum} is more than the 4 GiB that 32-bit addresses reach")
         maximum = min(maximum, MAXIMUM)
+        if initial is None:
+            initial = min(16 << 20, maximum, maximum if memory_maximum is None else memory_maximum)
         limit = maximum if memory_maximum is None else memory_maximum
         _check_limits(initial, maximum, limit, heap_base, geometric_step, geometric_cap, linear_step, variant)
         self.maximum = maximum
@@ -274,9 +280,9 @@ class Runtime:
         holders: Counter[str] = Counter()
         for block in self._blocks.values():
             holders[f"{block.tag} of {block.owner}" if block.owner else block.tag] += block.nbytes
-        biggest = ", ".join(f"{name} {size:,}" for name, size in holders.most_common(3)) or "none"
+        biggest = ", ".join(f"{name} {size:,}" for name, size in holders.most_common(3))
         return HeapMemoryError(
-            f"the heap cannot hold {nbytes:,} bytes for {what}: {info}. Biggest holders: {biggest}. "
+            f"the heap cannot hold {nbytes:,} bytes for {what}: {info}.{biggest and f' Biggest holders: {biggest}.'} "
             f"Dispose of tensors and sessions that are done, or give the runtime a larger maximum"
         )
 
@@ -373,6 +379,13 @@ class Runtime:
                 where = self._word(layout.BAD_CHUNK)
                 raise HeapCorruptionError(f"chunk at {where:#x}: {layout.CHECK_CODES[code]}")
 
+    def reset_peak(self) -> None:
+        """Let `MemoryInfo.peak` begin anew, from the bytes in use now."""
+        with self._gate:
+            self._drain()
+            self._check_open()
+            self._words[layout.PEAK // 4] = self._words[layout.USED // 4]
+
     def fail_allocation(self, nth: int) -> None:
         """Let the nth allocation from now fail as if memory were full (1: the next; 0: none)."""
         with self._gate:
@@ -415,8 +428,20 @@ class Runtime:
     def __enter__(self) -> Runtime:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except LeaseError:
+            # Views in the frames of an error that is on its way must not hide it; the runtime ends with the last one.
+            if kind is None:
+                raise
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Runtime (closed)>"
+        return (
+            f"<Runtime {self._instance.memory_size():,} of at most {self.maximum:,} bytes, {len(self._blocks)} blocks>"
+        )
 
     # What sessions share. The gate must be held.
 

@@ -56,6 +56,15 @@ class Core:
     planned: bool
     fuse: bool
     events: list[ProfileEvent] | None = None
+    staging: dict[str, Block] = field(default_factory=dict)
+    """Where arrays are copied to, by tensor name; as large as the largest so far. Runs are serial, so all programs
+    use the same."""
+
+    def release_staging(self) -> None:
+        """Give the staging back. The gate must be held."""
+        for block in self.staging.values():
+            self.runtime._release(block)
+        self.staging.clear()
 
 
 class NeedsInputError(Exception):
@@ -111,7 +120,6 @@ class Program:
         self._core = core
         self._fetches = tuple(fetches)
         self._known = dict(known)
-        self._staging: dict[str, Block] = {}
         self._work = self._begin(feeds)
         self.outputs: dict[Segment, dict[str, Item]] = {}
         self.root = self._advance(self._work, None)
@@ -185,19 +193,18 @@ class Program:
     def dispose(self) -> None:
         """Give every block back. The gate must be held."""
         self._drop(self.root)
-        for block in self._staging.values():
-            self._core.runtime._release(block)
-        self._staging.clear()
 
     def blocks(self) -> list[Block]:
         """The blocks it keeps in the heap."""
-        return [*(s.block for s in self.root.tree()), *self._staging.values()]
+        return [s.block for s in self.root.tree()]
 
     # Running
 
     def run(self, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[str, Result]:
         """One run; the gate must be held. After an error all that it allocated is back in the heap."""
         self._core.runtime._uncancel()
+        if self.root.asked is None:
+            self._check_given(self.root, feeds, given)
         self._stage(feeds)
         segment, path = self.root, list[Segment]()
         lent: dict[int, Tensor] = {}
@@ -228,10 +235,13 @@ class Program:
         for name, fed in feeds.tensors.items():
             if fed.array is None or not fed.nbytes:
                 continue
-            block = self._staging.get(name)
-            if block is None:
-                block = self._staging[name] = runtime._allocate(fed.nbytes, "input", f"{self._core.name} {name}")
-            target = runtime._bytes[block.address : block.address + block.nbytes]
+            staging = self._core.staging
+            block = staging.get(name)
+            if block is None or block.nbytes < fed.nbytes:
+                if block is not None:
+                    runtime._release(staging.pop(name))
+                block = staging[name] = runtime._allocate(fed.nbytes, "input", f"{self._core.name} {name}")
+            target = runtime._bytes[block.address : block.address + fed.nbytes]
             if fed.dtype.bits < 8:
                 np.copyto(target, fed.array.reshape(-1))
             else:
@@ -253,13 +263,8 @@ class Program:
                 words[places] = offsets + np.uint32(arena)
                 segment.arena_address = arena
 
-    def _lend(self, segment: Segment, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[int, Tensor]:
-        """Put the caller's tensors into the records that would allocate outputs; by address of the record's word.
-
-        Either all of them are lent or, where one does not fit, none: what a record holds and was not lent is freed.
-        """
-        lent: dict[int, Tensor] = {}
-        places: dict[int, int] = {}
+    def _check_given(self, segment: Segment, feeds: Feeds, given: Mapping[str, Tensor]) -> None:
+        """The caller's tensors for outputs must have their shapes, and memory that nothing else of the run is in."""
         taken = {f"input {n!r}": (f.address, f.nbytes) for n, f in feeds.tensors.items() if f.array is None}
         for name, tensor in given.items():
             value = self.outputs[segment][name]
@@ -271,13 +276,21 @@ class Program:
                 if _overlap(mine, theirs):
                     raise FeedError(f"the tensor given for output {name!r} shares memory with {other}")
             taken[f"output {name!r}"] = mine
-            allocation = self._allocation(segment, value)
-            if allocation is not None:
-                places[allocation.result] = tensor.address
-                lent[allocation.address] = tensor
+
+    def _lend(self, segment: Segment, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[int, Tensor]:
+        """Put the caller's tensors into the records that would allocate outputs; by address of the record's word.
+
+        Either all of them are lent or, where one does not fit, none: what a record holds and was not lent is freed.
+        """
+        self._check_given(segment, feeds, given)
+        lent: dict[int, Tensor] = {}
         words = self._words(segment)
-        for word, address in places.items():
-            words[word] = address
+        for name, tensor in given.items():
+            value = self.outputs[segment][name]
+            allocation = self._allocation(segment, value) if isinstance(value, Value) else None
+            if allocation is not None:
+                words[allocation.result] = tensor.address
+                lent[allocation.address] = tensor
         return lent
 
     def _allocation(self, segment: Segment, value: Value) -> Allocation | None:

@@ -103,6 +103,8 @@ class InferenceSession:
         known = {f.name for f in fields(SessionOptions)}
         if not known.issuperset(settings):
             raise TypeError(f"unknown session options {sorted(set(settings) - known)}; known: {sorted(known)}")
+        if options is not None and not isinstance(options, SessionOptions):
+            raise FeedTypeError(f"options must be SessionOptions, got {type(options).__name__}")
         if not isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview)):
             raise FeedTypeError(f"a model is a path or bytes, got {type(model).__name__}")
         return cls(model, options or SessionOptions(**settings), runtime or default_runtime())
@@ -122,6 +124,7 @@ class InferenceSession:
             if self._core is None:
                 assert source is not None
                 cache: LoweringCache = prepare(model.load(source, self._options.external_files()))
+                self._check_overrides(cache.graph)
                 self._source = None
                 self._core = Core(
                     self._runtime,
@@ -133,6 +136,12 @@ class InferenceSession:
                     events=[] if self._options.enable_profiling else None,
                 )
             return self._core
+
+    def _check_overrides(self, graph: Graph) -> None:
+        symbols = {d for i in graph.parameters for d in i.shape or () if isinstance(d, str)}
+        unknown = sorted(set(self._options.free_dimension_overrides) - symbols)
+        if unknown:
+            raise FeedError(f"free_dimension_overrides names {unknown}; the model's dimensions are {sorted(symbols)}")
 
     @property
     def _graph(self) -> Graph:
@@ -219,6 +228,17 @@ class InferenceSession:
                 return self._program(fed, names).run(fed, given)
             except NeedsInputError as needs:
                 self._add_decisive(needs.name, fed.tensors[needs.name])
+            except MemoryError:
+                self._make_room()
+                raise
+
+    def _make_room(self) -> None:
+        """Give back all that a later run can make again, so that one which fits is not refused."""
+        while self._programs:
+            self._drop(self._programs.popitem()[1])
+        if self._core is not None:
+            self._core.release_staging()
+        self._runtime._release_arena()
 
     def _check_fetches(self, fetches: Fetches) -> tuple[tuple[str, ...], dict[str, Tensor]]:
         outputs = [o.name for o in self._graph.outputs]
@@ -336,6 +356,7 @@ class InferenceSession:
                 self._drop(self._programs.popitem()[1])
             if self._core is not None:
                 self._core.weights.dispose()
+                self._core.release_staging()
             if not self._runtime._sessions:
                 self._runtime._release_arena()
 
@@ -344,7 +365,9 @@ class InferenceSession:
     def _blocks(self) -> list[Block]:
         """The blocks that it keeps in the heap."""
         blocks = [b for program in self._programs.values() for b in program.blocks()]
-        return blocks if self._core is None else [*blocks, *self._core.weights.blocks()]
+        if self._core is None:
+            return blocks
+        return [*blocks, *self._core.weights.blocks(), *self._core.staging.values()]
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -357,7 +380,7 @@ class InferenceSession:
             return
         blocks = self._blocks()
         if blocks:
-            warnings.warn(f"session {self._name} was never disposed", ResourceWarning, stacklevel=2, source=self)
+            warnings.warn(f"{self!r} was never disposed", ResourceWarning, stacklevel=2, source=self)
         self._runtime._abandon(self, blocks)
 
     def __repr__(self) -> str:
