@@ -24,7 +24,7 @@ def _scores(cx: Context, x: Value, coefficients: Sequence[float], intercepts: Se
             f"{len(coefficients)} coefficients and {len(intercepts or ())} intercepts do not fit {k} targets of "
             f"{features} features"
         )
-    weights = table(cx, "coefficients", lambda: np.array(coefficients, np.float32).reshape(k, features))
+    weights = table(cx, f"coefficients {features}", lambda: np.array(coefficients, np.float32).reshape(k, features))
     return gemm(cx, x, weights, floats(cx, "intercepts", intercepts) if intercepts else None, transB=1)
 
 
