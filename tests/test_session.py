@@ -546,3 +546,21 @@ def test_shape_arithmetic_in_floats_is_done_while_planning(runtime: ort.Runtime)
             got = take(session.run({"x": np.zeros(shape, np.float32)}))["y"]
             np.testing.assert_array_equal(got, -np.ones((shape[0] // 2, shape[1] // 2)))
             assert session.plan_info.segments == 1
+
+
+def test_random_numbers_differ_from_run_to_run_and_begin_alike_with_a_seed(runtime: ort.Runtime) -> None:
+    nodes = [
+        node("RandomNormal", [], ["fixed"], shape=[50], seed=7.0),
+        node("RandomUniformLike", ["x"], ["free"]),
+    ]
+    data = model(nodes, {"x": (FLOAT, [50])}, ["fixed", "free"])
+    feeds = {"x": np.zeros(50, np.float32)}
+    runs = []
+    for _ in range(2):
+        with ort.InferenceSession.create(data, runtime=runtime) as session:
+            runs.append([take(session.run(feeds)) for _ in range(2)])
+    (a, b), (c, d) = runs
+    np.testing.assert_array_equal(a["fixed"], c["fixed"])
+    np.testing.assert_array_equal(b["fixed"], d["fixed"])
+    for first, second in ((a["fixed"], b["fixed"]), (a["free"], b["free"]), (a["free"], c["free"])):
+        assert not np.array_equal(first, second)

@@ -28,8 +28,9 @@ PAGE = 65536
 # The oldest and the newest major version that the tests have run on.
 WASMTIME_VERSIONS = (49, 50)
 Variant = Literal["relaxed", "strict"]
-# The run loop's words (wasm/README.md): status and failing record, offending value and its range, cancel flag.
-STATUS, DETAIL, CANCEL = 64, 72, 96
+# The run loop's words (wasm/README.md): status and failing record, offending value and its range, cancel flag, and
+# the number of the run, for random numbers.
+STATUS, DETAIL, CANCEL, RUN = 64, 72, 96, 100
 _BUILT = Path(__file__).parent / "_wasm"
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import heap_layout as layout
-from .engine import CANCEL, DETAIL, PAGE, STATUS, Instance, TrapError, Variant
+from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, TrapError, Variant
 from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
 from .errors import DisposedError, HeapCorruptionError, HeapMemoryError, LeaseError
 
@@ -478,9 +478,10 @@ class Runtime:
         """Run the records in [start, end); the status, or TrapError. The gate must be held."""
         return self._run(start, end)
 
-    def _uncancel(self) -> None:
-        """Forget a cancellation that came when nothing ran."""
+    def _begin_run(self, number: int) -> None:
+        """Tell kernels the number of the run in its session; forget a cancellation that came when nothing ran."""
         self._words[CANCEL // 4] = 0
+        self._words[RUN // 4] = number & 0xFFFFFFFF
 
     def _fault(self) -> tuple[int, int, int, int, int]:
         """Status, record address, offending value and its range, of the run that just failed."""

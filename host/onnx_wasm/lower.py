@@ -302,7 +302,8 @@ class Lowering:
         cx = self.context
         sources = [a for a in args if isinstance(a, Value)]
         const = (
-            len(sources) == sum(a is not None for a in args)
+            form.pure
+            and len(sources) == sum(a is not None for a in args)
             and all(a.const for a in sources)
             and not any(True for _ in node.subgraphs())
         )
@@ -330,7 +331,9 @@ class Lowering:
         """Shape arithmetic that is not for the host, such as lengths as floats: small results of known values, computed
         by the kernels now, and known from then on."""
         evaluate = self._evaluate
-        if evaluate is None or not all(a is None or _is_small_known(a) for a in args) or any(node.subgraphs()):
+        if evaluate is None or not form.pure or any(node.subgraphs()):
+            return None
+        if not all(a is None or _is_small_known(a) for a in args):
             return None
         made = self.context.aside(lambda: self._finish(form, args))
         if not all(v is None or (isinstance(v, Value) and v.size <= MAX_AT_ONCE and v.dtype.bits >= 8) for v in made):

@@ -56,6 +56,7 @@ class Core:
     planned: bool
     fuse: bool
     events: list[ProfileEvent] | None = None
+    runs: int = 0
     staging: dict[str, Block] = field(default_factory=dict)
     """Where arrays are copied to, by tensor name; as large as the largest so far. Runs are serial, so all programs
     use the same."""
@@ -202,7 +203,8 @@ class Program:
 
     def run(self, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[str, Result]:
         """One run; the gate must be held. After an error all that it allocated is back in the heap."""
-        self._core.runtime._uncancel()
+        self._core.runtime._begin_run(self._core.runs)
+        self._core.runs += 1
         if self.root.asked is None:
             self._check_given(self.root, feeds, given)
         self._stage(feeds)

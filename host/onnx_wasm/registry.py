@@ -37,6 +37,8 @@ class OpDef:
     """Inputs that the function gets as numpy arrays: shapes, axes, indices, that must be known."""
     fold: Callable[..., Any] | None
     """The same function on numpy arrays, for integer and bool shape arithmetic while planning."""
+    pure: bool
+    """The same inputs always give the same outputs; False for random numbers."""
     generator: bool
     """The function yields for what only a run can tell, or for subgraphs (context.Steps)."""
 
@@ -50,6 +52,7 @@ def op(
     domain: str = "",
     host: tuple[str, ...] = (),
     fold: Callable[..., Any] | None = None,
+    pure: bool = True,
 ) -> Callable[[Function], Function]:
     """Register a function as the form of the named operators from version ``since`` on."""
 
@@ -74,6 +77,7 @@ def op(
                     required_attributes=frozenset(p.name for p in attributes if p.default is p.empty),
                     host=frozenset(host),
                     fold=fold,
+                    pure=pure,
                     generator=inspect.isgeneratorfunction(function),
                 )
             )

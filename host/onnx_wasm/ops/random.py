@@ -1,7 +1,8 @@
 """Random tensors.
 
-Numbers come from a hash of a seed and the element's index. Without a ``seed`` attribute the seed is drawn when the node
-is lowered: every run of a plan gives the same numbers, another session gives others.
+Numbers come from a hash of a seed, the number of the session's run, and the element's index: every run gives others. With
+a ``seed`` attribute all sessions give the same numbers in their first run, and in each after it; without one the seed
+is drawn when the node is lowered.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _random(
     return y
 
 
-@op("RandomUniform")
+@op("RandomUniform", pure=False)
 def random_uniform(
     cx: Context, *, shape: Sequence[int], dtype: int = 1, seed: float | None = None, low: float = 0.0, high: float = 1.0
 ) -> Value:
@@ -51,7 +52,7 @@ def random_uniform(
     return _random(cx, "uniform", shape, dtypes.from_onnx(dtype), seed, low, high - low)
 
 
-@op("RandomUniformLike")
+@op("RandomUniformLike", pure=False)
 def random_uniform_like(
     cx: Context, x: Value, *, dtype: int | None = None, seed: float | None = None, low: float = 0.0, high: float = 1.0
 ) -> Value:
@@ -59,7 +60,7 @@ def random_uniform_like(
     return _random(cx, "uniform", x.shape, x.dtype if dtype is None else dtypes.from_onnx(dtype), seed, low, high - low)
 
 
-@op("RandomNormal")
+@op("RandomNormal", pure=False)
 def random_normal(
     cx: Context,
     *,
@@ -73,7 +74,7 @@ def random_normal(
     return _random(cx, "normal", shape, dtypes.from_onnx(dtype), seed, mean, scale)
 
 
-@op("RandomNormalLike")
+@op("RandomNormalLike", pure=False)
 def random_normal_like(
     cx: Context, x: Value, *, dtype: int | None = None, seed: float | None = None, mean: float = 0.0, scale: float = 1.0
 ) -> Value:
@@ -81,7 +82,7 @@ def random_normal_like(
     return _random(cx, "normal", x.shape, x.dtype if dtype is None else dtypes.from_onnx(dtype), seed, mean, scale)
 
 
-@op("Bernoulli", since=15)
+@op("Bernoulli", since=15, pure=False)
 def bernoulli(cx: Context, x: Value, *, dtype: int | None = None, seed: float | None = None) -> Value:
     """1 with the probability that x gives, else 0."""
     require(cx, x, FLOATS)
@@ -94,7 +95,7 @@ def bernoulli(cx: Context, x: Value, *, dtype: int | None = None, seed: float | 
     return y if target is BOOL else cast(cx, y, target)
 
 
-@op("Multinomial", since=7)
+@op("Multinomial", since=7, pure=False)
 def multinomial(cx: Context, x: Value, *, dtype: int = 6, sample_size: int = 1, seed: float | None = None) -> Value:
     """Classes drawn with the probabilities whose logarithms, up to a constant, are the rows of x."""
     require(cx, x, FLOATS)

@@ -42,7 +42,7 @@ def dropout_10(cx: Context, x: Value, *, ratio: float = 0.5) -> tuple[Value, Val
     return cx.alias(x, x.shape), _ones(cx, x, dtypes.BOOL)
 
 
-@op("Dropout", since=12, host=("ratio", "training_mode"))
+@op("Dropout", since=12, host=("ratio", "training_mode"), pure=False)
 def dropout(
     cx: Context, x: Value, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Value, Value | None]:
