@@ -74,7 +74,8 @@ def _schema(node: Node, opsets: Mapping[str, int]) -> Any:
 
 def _type(item: Item | None) -> onnx.TypeProto:
     if isinstance(item, Value):
-        return onnx.helper.make_tensor_type_proto(item.dtype.onnx, item.shape)
+        # Bodies are kept by type and rank, so they must not depend on more.
+        return onnx.helper.make_tensor_type_proto(item.dtype.onnx, [None] * item.rank)
     if isinstance(item, TensorSequence):
         dtype = item.elements[0].dtype if item.elements else item.dtype
         element = onnx.helper.make_tensor_type_proto(dtype.onnx if dtype else 0, None)

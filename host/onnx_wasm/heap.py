@@ -109,6 +109,8 @@ class MemoryInfo:
     """Number of blocks in use."""
     growths: tuple[Growth, ...]
     """The last 256 growths, oldest first."""
+    growth_count: int
+    """How often linear memory has grown."""
     tensors: int
     sessions: int
     by_tag: dict[str, int]
@@ -127,7 +129,7 @@ class MemoryInfo:
     def __str__(self) -> str:
         tags = ", ".join(f"{tag} {size:,}" for tag, size in sorted(self.by_tag.items()))
         return (
-            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({len(self.growths)} growths); "
+            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({self.growth_count} growths); "
             f"used {self.used:,} in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, "
             f"largest free {self.largest_free:,}{f' ({tags})' if tags else ''}"
         )
@@ -341,7 +343,7 @@ class Runtime:
         tensors = 0
         for block in list(self._blocks.values()):
             by_tag[block.tag] += block.nbytes
-            tensors += block.tag in ("input", "output", "user")
+            tensors += block.tag in ("output", "user")
         return MemoryInfo(
             linear=self._instance.memory_size(),
             maximum=self.maximum,
@@ -351,6 +353,7 @@ class Runtime:
             largest_free=self._word(layout.WALK_LARGEST_FREE),
             blocks=self._word(layout.BLOCKS),
             growths=self._growths(),
+            growth_count=self._word(layout.GROWTHS),
             tensors=tensors,
             sessions=len(self._sessions),
             by_tag=dict(by_tag),
@@ -537,6 +540,3 @@ def default_runtime() -> Runtime:
 def memory() -> MemoryInfo:
     """The state of the default runtime's heap."""
     return default_runtime().memory()
-
-
-__all__ = ["Block", "Growth", "MemoryInfo", "Runtime", "TrapError", "default_runtime", "memory"]

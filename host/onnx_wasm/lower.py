@@ -48,7 +48,7 @@ class Prepared:
     """By node; None for one that is expanded into its function's body."""
     uses: Mapping[str, int]
     weights: dict[str, Value] = field(default_factory=dict)
-    needed: dict[tuple[str, ...], tuple[list[Node], dict[str, int]]] = field(default_factory=dict)
+    needed: dict[tuple[str, ...], tuple[list[Node], dict[int, list[str]]]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -214,9 +214,8 @@ class Lowering:
         self._scopes.append(scope)
         for node in nodes:
             yield from self._node(scope, node)
-            for name in node.inputs:
-                if last.get(name) == node.index and name not in fetches:
-                    scope.items.pop(name, None)
+            for name in last.get(node.index, ()):
+                scope.items.pop(name, None)
         results = [scope.find(name) for name in fetches]
         self._scopes.pop()
         return results
@@ -404,7 +403,7 @@ class Lowering:
     ) -> Generator[Value, Array, list[Item | None]]:
         """Lower the body of a function in the node's place."""
         graph = scope.prepared.graph
-        types = tuple(a.dtype.onnx if isinstance(a, Value) else 0 for a in args)
+        types = tuple((a.dtype.onnx, a.rank) if isinstance(a, Value) else None for a in args)
         key = (node, types)
         body = self._cache.bodies.get(key)
         if body is None:
@@ -472,17 +471,17 @@ def _weight(initializer: Initializer) -> Value:
     return value
 
 
-def _needed(prepared: Prepared, fetches: tuple[str, ...]) -> tuple[list[Node], dict[str, int]]:
-    """The nodes that the fetches depend on, in order, and the last of them that reads each name."""
+def _needed(prepared: Prepared, fetches: tuple[str, ...]) -> tuple[list[Node], dict[int, list[str]]]:
+    """The nodes that the fetches depend on, in order, and by node the names that none after it reads."""
     found = prepared.needed.get(fetches)
     if found is None:
-        wanted, nodes, last = set(fetches), [], dict[str, int]()
+        wanted, nodes, last = set(fetches), [], dict[int, list[str]]()
         for node in reversed(prepared.graph.nodes):
             if not wanted.isdisjoint(node.outputs):
                 nodes.append(node)
-                for name in _reads(node):
-                    last.setdefault(name, node.index)
-                    wanted.add(name)
+                reads = _reads(node)
+                last[node.index] = [n for n in reads if n not in wanted]
+                wanted |= reads
         found = prepared.needed[fetches] = (nodes[::-1], last)
     return found
 

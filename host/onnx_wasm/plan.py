@@ -207,6 +207,8 @@ def _can_take_over(record: Record, made: Value, given: Value, buffers: dict[Valu
         and old.last == position
         and given.offset == 0
         and given.nbytes == root.nbytes == made.nbytes == old.nbytes
+        # Another output of the record may have taken it over already.
+        and not any(v.root is not root and buffers.get(v.root) is old for v in record.values())
         # Another view of the same memory among the arguments would be overwritten before it is read.
         and all(v.offset == 0 and v.shape == given.shape for v in record.values() if buffers.get(v.root) is old)
     )

@@ -1,8 +1,8 @@
 """Random tensors.
 
-Numbers come from a hash of a seed, the number of the session's run, and the element's index: every run gives others. With
-a ``seed`` attribute all sessions give the same numbers in their first run, and in each after it; without one the seed
-is drawn when the node is lowered.
+Numbers come from a hash of a seed, the number of the session's run, and the element's index: every run gives others.
+With a ``seed`` attribute all sessions give the same numbers in their first run, and in each after it; without one the
+seed is drawn when the node is lowered.
 """
 
 from __future__ import annotations
