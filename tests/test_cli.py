@@ -100,6 +100,7 @@ def failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
         (["--shape", "x=99999999999,16"], "of shape [99999999999, 16] takes 6,399,999,999,936 bytes"),
         (["--shape", f"x=0,{2**70}"], "of shape [0, 1180591620717411303424]: "),
         (["--save", "nowhere/out"], "--save nowhere/out: nowhere is no folder"),
+        (["--save", str(DIGITS)], "this is a folder"),
     ],
 )
 def test_what_does_not_fit_gets_a_sentence(

@@ -145,7 +145,9 @@ def _writable(text: str) -> Path:
     path = Path(text if text.endswith(".npz") else f"{text}.npz")
     if not path.parent.is_dir():
         raise OnnxWasmError(f"--save {text}: {path.parent} is no folder")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    if Path(text).is_dir() or path.is_dir():
+        raise OnnxWasmError(f"--save {text}: this is a folder; give the name of a file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise OnnxWasmError(f"--save {text}: {path} cannot be written")
     return path
 
