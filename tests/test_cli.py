@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ import onnx
 import pytest
 
 import graphs
+import onnx_wasm
 from graphs import FLOAT, INT64, STRING, model, node
 from onnx_wasm import trace
 from onnx_wasm.cli import main
+from onnx_wasm.engine import WASMTIME_VERSIONS
 
 DIGITS = Path(__file__).parent.parent / "examples" / "digits"
 
@@ -74,27 +79,198 @@ def test_outputs_that_are_no_tensors_of_numbers(capsys: pytest.CaptureFixture[st
     assert list(outputs) == ["strings", "sequence[0]", "sequence[1]"]
     assert outputs["strings"]["first"] == ["one", "two"]
     assert main(["run", path, "--runs", "1"]) == 0
-    assert "strings: object[2]  [one, two]" in capsys.readouterr().out
+    assert "strings: string[2]  [one, two]" in capsys.readouterr().out
+
+
+def failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one sentence of a command that fails."""
+    assert main(args) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("onnx-wasm: ")
+    assert error.count("\n") == 1
+    return error
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--shape", "x=-1,16"], "dimensions must not be negative"),
-        (["--shape", "x=a"], "not integers separated by commas"),
         (["--shape", "z=1"], "'z' is no input of the model"),
-        (["--shape", "x"], "'x' is not NAME=VALUE"),
-        (["--input", "x=nowhere.npy"], "nowhere.npy"),
+        (["--input", "x=nowhere.npy"], "nowhere.npy: No such file or directory"),
         (["--shape", "x=1,17"], "has dimension 16 on axis 1"),
+        (["--shape", "x=99999999999,16"], "of shape [99999999999, 16] takes 6,399,999,999,936 bytes"),
+        (["--shape", f"x=0,{2**70}"], "of shape [0, 1180591620717411303424]: "),
+        (["--save", "nowhere/out"], "--save nowhere/out: nowhere is no folder"),
+        (["--save", str(DIGITS)], "this is a folder"),
     ],
 )
-def test_wrong_arguments_get_a_sentence(
+def test_what_does_not_fit_gets_a_sentence(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, args: list[str], message: str
 ) -> None:
-    assert main(["run", save(tmp_path, graphs.mlp()), *args]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("onnx-wasm: ")
-    assert message in error
+    assert message in failure(capsys, "run", save(tmp_path, graphs.mlp()), *args)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--shape", "x=-1,16"], "argument --shape: 'x=-1,16': dimensions must not be negative"),
+        (["--shape", "x=a"], "argument --shape: 'x=a': not whole numbers separated by commas"),
+        (["--shape", "x"], "argument --shape: 'x' is not NAME=SIZES"),
+        (["--input", "x"], "argument --input: 'x' is not NAME=FILE.npy"),
+        (["--runs", "x"], "argument --runs: 'x' is not a whole number"),
+        (["--runs", "0"], "argument --runs: 0 is not at least 1"),
+        (["--shape", "x=1", "--shape", "x=2"], "--shape gives 'x' more than once"),
+        (["--input", "x=1", "--input", "x=2"], "--input gives 'x' more than once"),
+        (["--input", "x=1", "--shape", "x=2"], "--input and --shape both give 'x'"),
+    ],
+)
+def test_wrong_arguments_exit_with_2(capsys: pytest.CaptureFixture[str], args: list[str], message: str) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(["run", "model.onnx", *args])
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_files_that_are_no_arrays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save(tmp_path, graphs.mlp())
+    np.savez(tmp_path / "a.npz", x=np.zeros(1))
+    assert "is an archive (.npz?)" in failure(capsys, "run", path, "--input", f"x={tmp_path / 'a.npz'}")
+    (tmp_path / "text.npy").write_text("1 2 3")
+    assert failure(capsys, "run", path, "--input", f"x={tmp_path / 'text.npy'}").endswith("is no .npy file\n")
+    np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
+    error = failure(capsys, "run", path, "--input", f"x={tmp_path / 'objects.npy'}")
+    assert "holds Python objects" in error
+    assert "allow_pickle" not in error
+    np.save(tmp_path / "dates.npy", np.zeros(1, "M8[s]"))
+    assert "has no ONNX tensor type" in failure(capsys, "run", path, "--input", f"x={tmp_path / 'dates.npy'}")
+    whole = tmp_path / "whole.npy"
+    np.save(whole, np.zeros((1, 16), np.float32))
+    (tmp_path / "part.npy").write_bytes(whole.read_bytes()[:-4])
+    assert "part.npy is damaged" in failure(capsys, "run", path, "--input", f"x={tmp_path / 'part.npy'}")
+
+
+def test_a_symbol_has_one_size_in_all_inputs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shapes = {"a": (FLOAT, ["n", "?", "?"]), "b": (FLOAT, ["n", "m", 1])}
+    path = save(tmp_path, model([node("Add", ["a", "b"], ["y"])], shapes, ["y"]))
+    inputs = report(capsys, "run", path, "--runs", "1", "--shape", "a=3,1,2")["inputs"]
+    assert inputs["b"] == {
+        "type": "float32",
+        "shape": [3, 1, 1],
+        "from": "random, n = 3 as in a, dimensions m taken as 1",
+    }
+    np.save(tmp_path / "b.npy", np.zeros((5, 2, 1), np.float32))
+    given = ["--input", f"b={tmp_path / 'b.npy'}"]
+    assert report(capsys, "run", path, "--runs", "1", *given)["inputs"]["a"]["shape"] == [5, 1, 1]
+    error = failure(capsys, "run", path, *given, "--shape", "a=3,1,2")
+    assert "dimension n is 3 in input 'a' and 5 in 'b'" in error
+
+
+def test_a_failure_says_what_was_assumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nodes = [node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])]
+    path = save(tmp_path, model(nodes, {"x": (FLOAT, [1, 3, "h", "w"])}, ["y"]))
+    assert main(["run", path]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.endswith("; input x was taken as [1, 3, 1, 1]; give --shape x=...\n")
+    assert "input    x: float32[1, 3, 1, 1] (random, dimensions h, w taken as 1)" in captured.out
+    assert "--shape" not in failure(capsys, "run", path, "--shape", "x=1,3,1,1")
+    path = save(tmp_path, model([node("Relu", ["x"], ["y"])], {"x": (FLOAT, None)}, ["y"]))
+    found = report(capsys, "run", path, "--runs", "1")["inputs"]["x"]
+    assert found["from"] == "random, rank not declared, taken as a scalar"
+
+
+def test_saved_outputs_have_their_own_names(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = ["a/b", "a_b", "file", "/c"]
+    nodes = [node("Add", ["x", f"w{i}"], [n]) for i, n in enumerate(names)]
+    weights = {f"w{i}": np.full(2, 10 * i, np.float32) for i in range(4)} | {"s": np.array(["one"], object)}
+    data = model([*nodes, node("Identity", ["s"], ["words"])], {"x": (FLOAT, [2])}, [*names, "words"], weights)
+    np.save(tmp_path / "x.npy", np.array([1, 2], ">f4"))
+    args = ["run", save(tmp_path, data), "--input", f"x={tmp_path / 'x.npy'}", "--save", str(tmp_path / "out")]
+    found = report(capsys, *args)
+    assert found["inputs"]["x"]["type"] == "float32"
+    assert found["saved"] == str(tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert {n: arrays[n].tolist() for n in names} == {n: [10 * i + 1, 10 * i + 2] for i, n in enumerate(names)}
+        assert arrays["words"].tolist() == ["one"]
+    assert main(args) == 0
+    assert f"outputs written to {tmp_path / 'out.npz'}" in capsys.readouterr().out
+
+
+def test_elements_of_every_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    helper = onnx.helper
+    weights = [
+        helper.make_tensor("i4", onnx.TensorProto.INT4, [3], [-8, 7, 1]),
+        helper.make_tensor("c", onnx.TensorProto.COMPLEX64, [2], [1 + 2j, 3 - 0.5j]),
+        helper.make_tensor("i64", INT64, [2], [2**62 + 1, 1234567]),
+        helper.make_tensor("bf", onnx.TensorProto.BFLOAT16, [1], [float("nan")]),
+    ]
+    nodes = [node("Identity", [w.name], [f"y_{w.name}"]) for w in weights]
+    proto = onnx.load_from_string(model([*nodes, node("Relu", ["x"], ["y"])], {"x": (FLOAT, [1])}, []))
+    proto.graph.initializer.extend(weights)
+    for weight in weights:
+        proto.graph.output.append(helper.make_tensor_value_info(f"y_{weight.name}", weight.data_type, weight.dims))
+    path = save(tmp_path, proto.SerializeToString())
+    outputs = report(capsys, "run", path, "--runs", "1")["outputs"]
+    assert outputs["y_i4"] == {"type": "int4", "shape": [3], "min": -8, "max": 7, "mean": 0.0, "first": [-8, 7, 1]}
+    assert outputs["y_c"] == {"type": "complex64", "shape": [2], "first": ["1+2j", "3-0.5j"]}
+    assert outputs["y_i64"]["first"] == [2**62 + 1, 1234567]
+    assert outputs["y_bf"]["type"] == "bfloat16"
+    assert outputs["y_bf"]["first"] == ["nan"]
+    assert main(["run", path, "--runs", "1"]) == 0
+    assert f"y_i64: int64[2]  min 1234567  max {2**62 + 1}" in capsys.readouterr().out
+
+
+def test_strings_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save(tmp_path, model([node("StringConcat", ["x", "x"], ["y"])], {"x": (STRING, ["n"])}, ["y"]))
+    np.save(tmp_path / "x.npy", np.array(["ab", "ü"]))
+    found = report(capsys, "run", path, "--runs", "1", "--input", f"x={tmp_path / 'x.npy'}")
+    assert found["inputs"]["x"]["type"] == "string"
+    assert found["outputs"]["y"]["first"] == ["abab", "üü"]
+
+
+def test_the_result_is_of_the_first_row_of_what_was_given(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(DIGITS / "digits.onnx")
+    assert report(capsys, "run", path, "--runs", "1")["recognised"] is None
+    digit = np.load(DIGITS / "digit.npy")
+    np.save(tmp_path / "two.npy", np.concatenate([digit, np.zeros_like(digit)]))
+    args = ["run", path, "--runs", "1", "--input", f"image={tmp_path / 'two.npy'}"]
+    found = report(capsys, *args)["recognised"]
+    assert (found["label"], found["row"], found["rows"]) == ("2", 0, 2)
+    assert main(args) == 0
+    assert ", row 0 of 2)" in capsys.readouterr().out
+
+
+def test_the_heap_is_read_while_the_outputs_are_alive(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data = graphs.mlp()
+    path = save(tmp_path, data)
+    heap = report(capsys, "run", path, "--runs", "1", "--shape", "x=4,16")["heap"]
+    assert heap["by_tag"]["input"] >= 4 * 16 * 4
+    assert heap["by_tag"]["output"] >= 4 * 8 * 4
+    assert heap["model_file"] == len(data)
+    assert (heap["memory_pattern"], heap["segments"]) == (True, 1)
+    assert heap["arena_ratio"] >= 1
+    unplanned = report(capsys, "run", path, "--runs", "1", "--no-mem-pattern")["heap"]
+    assert (unplanned["memory_pattern"], unplanned["arena_ratio"]) == (False, None)
+    assert main(["run", path, "--runs", "1", "--shape", "x=0,16"]) == 0
+    assert "allocated one by one" not in capsys.readouterr().out
+    assert main(["run", path, "--runs", "1", "--shape", "x=0,16", "--no-mem-pattern"]) == 0
+    assert "none: allocated one by one" in capsys.readouterr().out
+
+
+def test_segments_are_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nodes = [node("NonZero", ["x"], ["i"]), node("Cast", ["i"], ["f"], to=FLOAT), node("Relu", ["f"], ["y"])]
+    path = save(tmp_path, model(nodes, {"x": (FLOAT, [4])}, ["y"]))
+    assert report(capsys, "run", path, "--runs", "1")["heap"]["segments"] == 2
+    assert main(["run", path, "--runs", "1"]) == 0
+    assert "records in 2 segments" in capsys.readouterr().out
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m onnx_wasm run {DIGITS / 'digits.onnx'} --runs 1"
+    environment = {**os.environ, "PYTHONPATH": str(Path(onnx_wasm.__file__).parent.parent)}
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command.split(), stdout=write, stderr=subprocess.PIPE, env=environment, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_inputs_that_have_no_random_value(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -111,8 +287,14 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "info")
     assert {"Conv", "Gemm", "com.microsoft::MatMulNBits"} <= set(found["operators"])
     assert set(found["module bytes"]) == {"relaxed", "strict"}
+    assert found["wasmtime supported"] == list(WASMTIME_VERSIONS)
     assert main(["info"]) == 0
-    assert "wasmtime" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"({WASMTIME_VERSIONS[0]} to {WASMTIME_VERSIONS[1]} are supported)" in text
+    ours = [n.split("::")[1] for n in found["operators"] if n.startswith("com.microsoft::")]
+    _, _, listed = text.partition(f"com.microsoft: {len(ours)}\n")
+    assert ", ".join(ours) == " ".join(listed.split("\n\n")[0].split())
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def recording(path: Path, **changes: Any) -> str:
@@ -164,5 +346,7 @@ def test_what_is_no_recording(
 
 def test_a_file_that_is_no_npz(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "trace.npz").write_text("nothing of the kind")
-    assert main(["heap", "replay", str(tmp_path / "trace.npz")]) == 1
-    assert "not a recording of an allocator" in capsys.readouterr().err
+    for path in (tmp_path / "trace.npz", DIGITS / "digit.npy"):
+        error = failure(capsys, "heap", "replay", str(path))
+        assert error.endswith("not a recording of an allocator, which is an .npz file\n")
+    assert "No such file" in failure(capsys, "heap", "replay", str(tmp_path / "nowhere.npz"))

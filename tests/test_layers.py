@@ -28,7 +28,9 @@ RUNGS: list[set[str]] = [
     {"weights"},
     {"program"},
     {"session"},
+    {"inputs", "report"},
     {"cli", "__init__"},
+    {"__main__"},
 ]
 MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "ops", "lower", "plan", "tape"}
 HEAP_SIDE = {"engine", "env", "heap", "heap_layout", "tensor", "feeds", "trace", "weights", "program", "session"}

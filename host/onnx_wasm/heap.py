@@ -127,7 +127,7 @@ class MemoryInfo:
         return {**fields, "fragmentation": self.fragmentation, "growths": [vars(g) for g in self.growths]}
 
     def __str__(self) -> str:
-        tags = ", ".join(f"{tag} {size:,}" for tag, size in sorted(self.by_tag.items()))
+        tags = ", ".join(f"{tag} {size:,}" for tag, size in sorted(self.by_tag.items())) or "nothing held"
         return (
             f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({self.growth_count} growths); "
             f"used {self.used:,} in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, "

@@ -114,6 +114,9 @@ class ModuleHeap:
 def load(path: str | Path) -> Trace:
     """Read a recording. Raises InvalidTraceError for what is none; OSError for no such file."""
     path = Path(path)
+    path.stat()
+    if not zipfile.is_zipfile(path):
+        raise InvalidTraceError(f"{path}: not a recording of an allocator, which is an .npz file")
     try:
         with np.load(path) as arrays:
             meta = json.loads(str(arrays["meta"]))
@@ -121,7 +124,8 @@ def load(path: str | Path) -> Trace:
             brk = arrays["brk"].tolist() if "brk" in arrays else None
         start = Start(**{k: meta["start"][k] for k in ("top", "top_size", "brk", "memory")})
     except (KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise InvalidTraceError(f"{path}: not a recording of an allocator: {error!r}") from None
+        reason = f"missing {error}" if isinstance(error, KeyError) else error
+        raise InvalidTraceError(f"{path}: not a recording of an allocator: {reason}") from None
     trace = Trace(path.name, **columns, brk=brk, start=start, engine_limit=meta.get("engine_limit"), meta=meta)
     _check(trace, path)
     return trace
