@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import onnx
@@ -29,8 +29,21 @@ def has_body(node: Node, opsets: Mapping[str, int]) -> bool:
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
-def body_of(node: Node, graph: Graph, args: Sequence[Item | None]) -> Graph:
-    """The body to lower in a node's place. A body in ONNX's definition may depend on the types of the inputs."""
+def body_of(
+    node: Node, graph: Graph, args: Sequence[Item | None], bodies: MutableMapping[tuple[Any, ...], Graph]
+) -> Graph:
+    """The body to lower in a node's place. One of ONNX's own may depend on the types and shapes of the inputs.
+    ``bodies`` keeps what was made, and equal ones are one graph, so that its constants are made once."""
+    shapes = tuple((a.dtype.onnx, a.shape) if isinstance(a, Value) else None for a in args)
+    found = bodies.get((node, shapes))
+    if found is None:
+        found = bodies[node, shapes] = _body(node, graph, args, bodies)
+    return found
+
+
+def _body(
+    node: Node, graph: Graph, args: Sequence[Item | None], bodies: MutableMapping[tuple[Any, ...], Graph]
+) -> Graph:
     assert node.proto is not None
     attributes = {a.name: a for a in node.proto.attribute}
     own = graph.functions.get((node.domain, node.op_type))
@@ -49,6 +62,8 @@ def body_of(node: Node, graph: Graph, args: Sequence[Item | None]) -> Graph:
         )
     if not data:
         raise UnsupportedModelError(f"{node}: ONNX defines no body for these inputs")
+    if (node, data) in bodies:
+        return bodies[node, data]
     function = onnx.FunctionProto.FromString(data)
     # A body made for the inputs may name only the opset of its own operator.
     named = {o.domain for o in function.opset_import}
@@ -58,7 +73,8 @@ def body_of(node: Node, graph: Graph, args: Sequence[Item | None]) -> Graph:
     for attribute in schema.attributes.values():
         if attribute.name not in attributes and attribute.default_value.name:
             attributes[attribute.name] = attribute.default_value
-    return function_graph(function, attributes, graph)
+    made = bodies[node, data] = function_graph(function, attributes, graph)
+    return made
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
@@ -74,8 +90,7 @@ def _schema(node: Node, opsets: Mapping[str, int]) -> Any:
 
 def _type(item: Item | None) -> onnx.TypeProto:
     if isinstance(item, Value):
-        # Bodies are kept by type and rank, so they must not depend on more.
-        return onnx.helper.make_tensor_type_proto(item.dtype.onnx, [None] * item.rank)
+        return onnx.helper.make_tensor_type_proto(item.dtype.onnx, item.shape)
     if isinstance(item, TensorSequence):
         dtype = item.elements[0].dtype if item.elements else item.dtype
         element = onnx.helper.make_tensor_type_proto(dtype.onnx if dtype else 0, None)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import heap_layout as layout
-from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, TrapError, Variant
+from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, Variant
 from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
 from .errors import DisposedError, HeapCorruptionError, HeapMemoryError, LeaseError
 

@@ -403,11 +403,7 @@ class Lowering:
     ) -> Generator[Value, Array, list[Item | None]]:
         """Lower the body of a function in the node's place."""
         graph = scope.prepared.graph
-        types = tuple((a.dtype.onnx, a.rank) if isinstance(a, Value) else None for a in args)
-        key = (node, types)
-        body = self._cache.bodies.get(key)
-        if body is None:
-            body = self._cache.bodies[key] = body_of(node, graph, args)
+        body = body_of(node, graph, args, self._cache.bodies)
         names = [i.name for i in body.inputs]
         inputs = {n: a for n, a in zip(names, args, strict=False) if a is not None}
         fetches = tuple(o.name for o, wanted in zip(body.outputs, node.outputs, strict=False) if wanted)

@@ -180,7 +180,7 @@ def _heap_lines(heap: Mapping[str, Any]) -> list[str]:
         ("tape", heap["tape"], f"{heap['records']} records{segments}"),
         ("in use", heap["used"], f"{heap['blocks']} blocks"),
         ("peak in use", heap["peak"], f"{heap['peak_ratio']:.3f} x (weights + lower bound)"),
-        ("linear memory", heap["linear"], f"{len(heap['growths'])} growths"),
+        ("linear memory", heap["linear"], f"{heap['growth_count']} growths"),
     ]
     lines = ["heap                     bytes"]
     lines += [f"  {name:16} {size:12,}  {note}".rstrip() for name, size, note in rows]
