@@ -19,7 +19,7 @@ RUNGS: list[set[str]] = [
     {"dtypes", "engine", "options"},
     {"model", "env"},
     {"heap"},
-    {"context", "trace", "tensor"},
+    {"context", "trace", "tensor", "heap_view"},
     {"registry", "faults", "feeds", "functions"},
     {"ops"},
     {"lower"},
@@ -33,7 +33,19 @@ RUNGS: list[set[str]] = [
     {"__main__"},
 ]
 MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "ops", "lower", "plan", "tape"}
-HEAP_SIDE = {"engine", "env", "heap", "heap_layout", "tensor", "feeds", "trace", "weights", "program", "session"}
+HEAP_SIDE = {
+    "engine",
+    "env",
+    "heap",
+    "heap_layout",
+    "heap_view",
+    "tensor",
+    "feeds",
+    "trace",
+    "weights",
+    "program",
+    "session",
+}
 OPS_MAY_IMPORT = {"registry", "context", "dtypes", "model", "errors", "ops", "numpy"}
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from .env import VERSION, env
 from .errors import (
     CancelledError,
+    DetachedViewError,
     DisposedError,
     EngineError,
     FeedError,
@@ -30,16 +31,24 @@ from .errors import (
     UnsupportedModelError,
 )
 from .heap import Block, Growth, MemoryInfo, Runtime, default_runtime, memory
+from .heap_view import HeapView
 from .options import SessionOptions
 from .program import ProfileEvent
 from .session import InferenceSession, PlanInfo, ValueMetadata
 from .tensor import Tensor
+
+
+def heap_view(type: str, *, runtime: Runtime | None = None, shared: bool = True) -> HeapView:
+    """A typed array over all of a runtime's memory, as a page has it; with ``shared`` False as over unshared memory."""
+    return HeapView(runtime or default_runtime(), type, shared=shared)
+
 
 __version__ = VERSION
 
 __all__ = [
     "Block",
     "CancelledError",
+    "DetachedViewError",
     "DisposedError",
     "EngineError",
     "FeedError",
@@ -47,6 +56,7 @@ __all__ = [
     "Growth",
     "HeapCorruptionError",
     "HeapMemoryError",
+    "HeapView",
     "InferenceSession",
     "InvalidModelError",
     "InvalidTraceError",
@@ -66,5 +76,6 @@ __all__ = [
     "ValueMetadata",
     "default_runtime",
     "env",
+    "heap_view",
     "memory",
 ]

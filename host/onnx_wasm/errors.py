@@ -50,6 +50,10 @@ class DisposedError(OnnxWasmError, ValueError):
     """A disposed tensor, session or closed runtime was used."""
 
 
+class DetachedViewError(OnnxWasmError, TypeError):
+    """A view of unshared memory was used after the memory had grown."""
+
+
 class LeaseError(OnnxWasmError, BufferError):
     """Something cannot be done while numpy views of the heap are alive."""
 
