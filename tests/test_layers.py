@@ -17,9 +17,9 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 RUNGS: list[set[str]] = [
     {"errors", "heap_layout", "build"},
     {"dtypes", "engine", "options"},
-    {"model", "env"},
+    {"model", "env", "heap_view"},
     {"heap"},
-    {"context", "trace", "tensor", "heap_view"},
+    {"context", "trace", "tensor"},
     {"registry", "faults", "feeds", "functions"},
     {"ops"},
     {"lower"},

@@ -37,12 +37,6 @@ from .program import ProfileEvent
 from .session import InferenceSession, PlanInfo, ValueMetadata
 from .tensor import Tensor
 
-
-def heap_view(type: str, *, runtime: Runtime | None = None, shared: bool = True) -> HeapView:
-    """A typed array over all of a runtime's memory, as a page has it; with ``shared`` False as over unshared memory."""
-    return HeapView(runtime or default_runtime(), type, shared=shared)
-
-
 __version__ = VERSION
 
 __all__ = [
@@ -76,6 +70,5 @@ __all__ = [
     "ValueMetadata",
     "default_runtime",
     "env",
-    "heap_view",
     "memory",
 ]

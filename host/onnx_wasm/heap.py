@@ -26,6 +26,7 @@ from . import heap_layout as layout
 from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, Variant
 from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
 from .errors import DisposedError, HeapCorruptionError, HeapMemoryError, LeaseError
+from .heap_view import HeapView
 
 Array = NDArray[Any]
 Tag = Literal["weights", "activations", "input", "output", "tape", "user"]
@@ -372,6 +373,17 @@ class Runtime:
         """The blocks in the ledger, by address."""
         with self._gate:
             return sorted(self._blocks.values(), key=lambda b: b.address)
+
+    def heap_view(self, type: str, *, shared: bool = True) -> HeapView:
+        """A typed array over all of memory as a page has it (``HEAPF32``), which growth leaves behind; with ``shared``
+        False as over unshared memory, which growth detaches."""
+        with self._gate:
+            self._check_open()
+            return HeapView(self._bytes, self._linear, type, shared=shared)
+
+    def _linear(self) -> int:
+        self._check_open()
+        return self._instance.memory_size()
 
     def heap_check(self) -> None:
         """Walk the heap and check every invariant. Raises HeapCorruptionError with the bad chunk's address."""

@@ -8,13 +8,14 @@ array across a run break in these two ways; numpy views of tensors do in neither
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes
 from .errors import DetachedViewError, FeedTypeError
-from .heap import Runtime
 
 Array = NDArray[Any]
 
@@ -23,25 +24,28 @@ class HeapView:
     """All of linear memory as elements of one type, of the size it has now: index = byte address / size of an element.
 
     Reads give copies, and writes write the heap, as JavaScript's would: also where no block is. Only [0, length) can be
-    reached. Made by `heap_view`.
+    reached. Made by `Runtime.heap_view`.
     """
 
-    def __init__(self, runtime: Runtime, type: str, *, shared: bool) -> None:
+    def __init__(
+        self, reservation: NDArray[np.uint8], memory_size: Callable[[], int], type: str, *, shared: bool
+    ) -> None:
         try:
             dtype = dtypes.from_name(type)
         except ValueError as error:
             raise FeedTypeError(str(error)) from None
         if dtype.numpy is None or dtype.bits < 8:
             raise FeedTypeError(f"no typed array has elements of type {type}")
-        self._runtime = runtime
+        self._reservation = reservation
+        self._memory_size = memory_size
         self._dtype = dtype.numpy
-        self._bytes = runtime.memory().linear
+        self._bytes = memory_size()
         self.shared = shared
 
     @property
     def detached(self) -> bool:
         """Whether the memory has grown under an unshared view."""
-        return not self.shared and self._runtime.memory().linear != self._bytes
+        return not self.shared and self._memory_size() != self._bytes
 
     def __len__(self) -> int:
         return 0 if self.detached else self._bytes // self._dtype.itemsize
@@ -49,10 +53,11 @@ class HeapView:
     def _array(self) -> Array:
         if self.detached:
             raise DetachedViewError(
-                f"the memory has grown from {self._bytes:,} to {self._runtime.memory().linear:,} bytes: this view of "
+                f"the memory has grown from {self._bytes:,} to {self._memory_size():,} bytes: this view of "
                 "unshared memory is detached; make a new one"
             )
-        return self._runtime._bytes[: self._bytes].view(self._dtype)
+        self._memory_size()
+        return self._reservation[: self._bytes].view(self._dtype)
 
     def __getitem__(self, index: int | slice) -> Any:
         found = self._array()[index]
