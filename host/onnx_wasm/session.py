@@ -379,9 +379,10 @@ class InferenceSession:
         if getattr(self, "_disposed", True) or self._runtime.closed:
             return
         blocks = self._blocks()
+        self._runtime._abandon(self, blocks)
+        # Last, since warnings may be errors.
         if blocks:
             warnings.warn(f"{self!r} was never disposed", ResourceWarning, stacklevel=2, source=self)
-        self._runtime._abandon(self, blocks)
 
     def __repr__(self) -> str:
         return f"<InferenceSession {self._name}{' (disposed)' if self._disposed else ''}>"
