@@ -21,6 +21,7 @@ from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
 from .functions import body_of, check_opset, has_body
 from .model import Graph, Initializer, Node, function_graph
 from .registry import OpDef
+from .signatures import misfit
 
 Array = NDArray[Any]
 # Integer tensors up to this size take part in shape arithmetic on the host.
@@ -235,6 +236,9 @@ class Lowering:
             results = yield from self._expand(scope, node, args)
         else:
             _check_call(cx, form, args)
+            wrong = None if node.domain else misfit(node.op_type, cx.opset, args)
+            if wrong is not None:
+                cx.fail(wrong, InvalidModelError)
             folded = self._fold(form, args)
             if folded is not None:
                 results = folded

@@ -12,9 +12,19 @@ def special(question: Question) -> bool:
     return any(a.dtype.kind not in "iubO" and not np.isfinite(a.astype(np.float64)).all() for a in question.inputs)
 
 
+def subnormal(question: Question) -> bool:
+    """Subnormal numbers among the inputs."""
+    return any(
+        a.dtype.kind == "f" and bool(((a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny)).any()) for a in question.inputs
+    )
+
+
 def _overhangs(question: Question) -> bool:
     """A window that is larger than the padded image."""
     x, kernel = question.input(0), question.kernel_shape
+    if not kernel and question.op in ("Conv", "ConvInteger", "QLinearConv"):
+        w = question.input(3 if question.op == "QLinearConv" else 1)
+        kernel = None if w is None else w.shape[2:]
     if x is None or not kernel or question.auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
         return False
     rank = len(kernel)
@@ -30,6 +40,8 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "computes integers in float32", lambda q: q.op == "Shrink" and q.inputs[0].dtype.kind in "iu"),
     Deviation("native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and special(q)),
     Deviation("native", "gives an empty tensor for some windows that do not fit, refuses others", _overhangs),
+    Deviation("native", "SAME padding without regard to dilations", lambda q: "Pool" in q.op and q.auto_pad in (b"SAME_UPPER", b"SAME_LOWER") and max(q.dilations or [1]) > 1),
+    Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
 ]
 
@@ -39,4 +51,4 @@ STRICTER = [
 ]
 
 # Types that are still missing: part of the message.
-MISSING = ("no matrix product of type", "no convolution of type")
+MISSING = ("alpha and beta must be 1 for type",)
