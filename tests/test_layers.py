@@ -17,7 +17,7 @@ RUNGS: list[set[str]] = [
     {"model", "env"},
     {"heap"},
     {"context", "trace", "tensor"},
-    {"registry", "faults", "feeds", "functions"},
+    {"registry", "faults", "feeds", "functions", "signatures"},
     {"ops"},
     {"lower"},
     {"plan"},
@@ -27,7 +27,7 @@ RUNGS: list[set[str]] = [
     {"session"},
     {"cli", "__init__"},
 ]
-MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "ops", "lower", "plan", "tape"}
+MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "signatures", "ops", "lower", "plan", "tape"}
 HEAP_SIDE = {"engine", "env", "heap", "heap_layout", "tensor", "feeds", "trace", "weights", "program", "session"}
 OPS_MAY_IMPORT = {"registry", "context", "dtypes", "model", "errors", "ops", "numpy"}
 

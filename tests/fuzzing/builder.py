@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx.defs
+import onnx.printer
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -125,7 +126,7 @@ class Case:
                 shown = np.array2string(t.array, threshold=12, edgeitems=4).replace("\n", "")
                 declared = f" declared {self.declared[t.name]}" if kind == "input" else ""
                 lines.append(f"{kind} {t.name}: {t.dtype}{list(t.shape)}{declared} = {shown}")
-        lines += [onnx.helper.printable_node(n) for n in self.nodes]
+        lines += [onnx.printer.to_text(n) for n in self.nodes]
         lines.append(f"outputs {[f'{t.name}: {t.dtype}{list(t.shape)}' for t in self.outputs]}")
         return "\n".join(lines)
 

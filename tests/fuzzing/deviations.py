@@ -36,11 +36,27 @@ def _overhangs(question: Question) -> bool:
     )
 
 
+def _same_dilated(question: Question) -> bool:
+    same = question.auto_pad in (b"SAME_UPPER", b"SAME_LOWER")
+    return "Pool" in question.op and same and max(question.dilations or [1]) > 1
+
+
 DEVIATIONS: list[Deviation] = [
     Deviation("native", "computes integers in float32", lambda q: q.op == "Shrink" and q.inputs[0].dtype.kind in "iu"),
     Deviation("native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and special(q)),
     Deviation("native", "gives an empty tensor for some windows that do not fit, refuses others", _overhangs),
-    Deviation("native", "SAME padding without regard to dilations", lambda q: "Pool" in q.op and q.auto_pad in (b"SAME_UPPER", b"SAME_LOWER") and max(q.dilations or [1]) > 1),
+    Deviation("native", "SAME padding without regard to dilations", _same_dilated),
+    Deviation("reference", "SAME padding without regard to dilations", _same_dilated),
+    Deviation("native", "NaN counts or not by its place", lambda q: q.op in ("ReduceMax", "ReduceMin") and special(q)),
+    Deviation("native", "a NaN counts or not by its place", lambda q: q.op == "MaxPool" and special(q)),
+    Deviation("reference", "a NaN never counts", lambda q: "MaxPool" in q.op and special(q)),
+    Deviation("native", "the mean of nothing is 0, not NaN", lambda q: q.op == "ReduceMean" and q.empty),
+    Deviation(
+        "reference", "computes off + hit * (on - off)", lambda q: q.op == "OneHot" and (special(q) or subnormal(q))
+    ),
+    Deviation("reference", "runs no iteration without a condition", lambda q: q.op == "Loop" and q.input(1) is None),
+    Deviation("reference", "adds a dimension", lambda q: q.op == "QLinearConv" and q.inputs[0].ndim != 4),
+    Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
 ]
@@ -48,6 +64,11 @@ DEVIATIONS: list[Deviation] = [
 # What this package refuses on purpose although native computes it: (part of the message, reason).
 STRICTER = [
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
+]
+
+# What this package computes although native refuses it: (part of native's message, reason).
+LOOSER = [
+    ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
 
 # Types that are still missing: part of the message.
