@@ -106,7 +106,10 @@ class Case:
             self.nodes,
             "fuzz",
             parameters,
-            [value_info(t.name, t.array.dtype, None) for t in self.outputs],
+            [
+                helper.make_empty_tensor_value_info(t.name) if self.spoiled else value_info(t.name, t.array.dtype, None)
+                for t in self.outputs
+            ],
             [numpy_helper.from_array(t.array, t.name) for t in self.weights],
         )
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
@@ -126,7 +129,7 @@ class Case:
                 shown = np.array2string(t.array, threshold=12, edgeitems=4).replace("\n", "")
                 declared = f" declared {self.declared[t.name]}" if kind == "input" else ""
                 lines.append(f"{kind} {t.name}: {t.dtype}{list(t.shape)}{declared} = {shown}")
-        lines += [onnx.printer.to_text(n) for n in self.nodes]
+        lines += [" ".join(onnx.printer.to_text(n).split()) for n in self.nodes]
         lines.append(f"outputs {[f'{t.name}: {t.dtype}{list(t.shape)}' for t in self.outputs]}")
         return "\n".join(lines)
 
@@ -165,6 +168,8 @@ class Builder:
         self.hidden: set[str] = set()
         """Tensors not to be picked: shapes, indices, scales."""
         self.names = [0]
+        self.depth = 0
+        """Of subgraphs around this one."""
 
     # Choices
 

@@ -27,7 +27,7 @@ class Inner(Builder):
         self.names = outer.names
         self.outer = [t for t in outer.tensors if t.rank <= 4]
         self.hidden = set(outer.hidden)
-        self.depth: int = getattr(outer, "depth", 0) + 1
+        self.depth = outer.depth + 1
         self.parameters = [Tensor(self._name("p"), a, False, exact) for a, exact in inputs]
         self.tensors = [*self.outer, *self.parameters]
 

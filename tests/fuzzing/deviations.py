@@ -41,6 +41,23 @@ def _same_dilated(question: Question) -> bool:
     return "Pool" in question.op and same and max(question.dilations or [1]) > 1
 
 
+def _same_gaps(question: Question) -> bool:
+    """A transposed convolution with SAME padding whose windows leave gaps."""
+    if question.op != "ConvTranspose" or question.auto_pad not in (b"SAME_UPPER", b"SAME_LOWER"):
+        return False
+    kernel = question.inputs[1].shape[2:]
+    strides = question.strides or [1] * len(kernel)
+    dilations = question.dilations or [1] * len(kernel)
+    return any((k - 1) * d + 1 < s for k, d, s in zip(kernel, dilations, strides, strict=False))
+
+
+def _far_backwards(question: Question) -> bool:
+    ends, steps = question.input(2), question.input(4)
+    if question.op != "Slice" or ends is None or steps is None:
+        return False
+    return bool(((ends >= 2**31 - 1) & (steps < 0)).any())
+
+
 DEVIATIONS: list[Deviation] = [
     Deviation("native", "computes integers in float32", lambda q: q.op == "Shrink" and q.inputs[0].dtype.kind in "iu"),
     Deviation("native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and special(q)),
@@ -56,6 +73,11 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("reference", "runs no iteration without a condition", lambda q: q.op == "Loop" and q.input(1) is None),
     Deviation("reference", "adds a dimension", lambda q: q.op == "QLinearConv" and q.inputs[0].ndim != 4),
+    Deviation("native", "SAME pads that would be negative are 0", _same_gaps),
+    Deviation("reference", "SAME pads that would be negative are 0", _same_gaps),
+    Deviation("reference", "leaves out the last channel", lambda q: q.op == "LRN"),
+    Deviation("reference", "keeps the shape of empty tensors", lambda q: q.op == "Unique" and q.empty),
+    Deviation("native", "an end of INT_MAX is the start, backwards", _far_backwards),
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),

@@ -60,7 +60,7 @@ def dequantize(g: Builder) -> Tensor:
 
 def dynamic(g: Builder) -> Tensor:
     x = g.value(g.shape(0, 3, most=33, zeros=False), kind="exact", const=False)
-    return g.node("DynamicQuantizeLinear", [x], 3)[0]
+    return g.node("DynamicQuantizeLinear", [x], 3, hidden=True)[0]
 
 
 def matmul_integer(g: Builder) -> Tensor:
@@ -136,7 +136,7 @@ def microsoft(g: Builder) -> Tensor:
     b = narrow(g, g.partner(a.shape), dtype)
     op = g.choice(["QLinearAdd", "QLinearMul"])
     out = g.given(np.asarray(2.0 ** g.int(0, 3), np.float32), hidden=True)
-    return g.node(op, [a, scale(g), zero(g, dtype), b, scale(g), zero(g, dtype), out, zero(g, dtype)], domain=MS)[0]
+    return g.node(op, [a, scale(g), zero(g, dtype), b, scale(g), zero(g, dtype), out, zero(g, dtype)], hidden=True, domain=MS)[0]
 
 
 def start(g: Builder) -> None:
