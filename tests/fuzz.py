@@ -71,7 +71,9 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=150, help="graphs for each seed of a family")
     parser.add_argument("--out", type=Path, default=Path("fuzz-failures"))
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
-    parser.add_argument("--coverage", action="store_true", help="tell which operators were used, and which steps failed")
+    parser.add_argument(
+        "--coverage", action="store_true", help="tell which operators were used, and which steps failed"
+    )
     options = parser.parse_args()
     end, number, failures = time.monotonic() + 60 * options.minutes, options.seed, 0
     counts = dict.fromkeys(options.family or FAMILIES, 0)

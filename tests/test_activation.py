@@ -162,3 +162,13 @@ def test_shrink_of_integers(harness: Harness, dtype: Any) -> None:
     got = harness.op(lower("Shrink"), [x], bias=2.0, lambd=5.0)
     wide = x.astype(np.int64)
     equal(got, np.where(wide < -5, wide + 2, np.where(wide > 5, wide - 2, 0)).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_clip_without_bounds_keeps_to_finite_numbers(harness: Harness, dtype: Any) -> None:
+    """ONNX: the bounds default to the lowest and highest number of the type."""
+    x = np.array([np.inf, -np.inf, np.nan, 1], dtype)
+    most = np.finfo(dtype).max
+    clip = lower("Clip")
+    equal(harness.op(clip, [x]), np.array([most, -most, np.nan, 1], dtype))
+    equal(harness.op(clip, [x, np.array(0, dtype)]), np.array([most, 0, np.nan, 1], dtype))

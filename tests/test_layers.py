@@ -20,7 +20,7 @@ RUNGS: list[set[str]] = [
     {"model", "env", "heap_view"},
     {"heap"},
     {"context", "trace", "tensor"},
-    {"registry", "faults", "feeds", "functions"},
+    {"registry", "faults", "feeds", "functions", "signatures"},
     {"ops"},
     {"lower"},
     {"plan"},
@@ -32,7 +32,7 @@ RUNGS: list[set[str]] = [
     {"cli", "__init__"},
     {"__main__"},
 ]
-MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "ops", "lower", "plan", "tape"}
+MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "signatures", "ops", "lower", "plan", "tape"}
 HEAP_SIDE = {
     "engine",
     "env",

@@ -21,6 +21,7 @@ from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
 from .functions import body_of, check_opset, has_body
 from .model import Graph, Initializer, Node, function_graph
 from .registry import OpDef
+from .signatures import misfit
 
 Array = NDArray[Any]
 # Integer tensors up to this size take part in shape arithmetic on the host.
@@ -138,6 +139,8 @@ class _Scope:
     items: dict[str, Item] = field(default_factory=dict)
     args: Sequence[Item | None] = ()
     keep: Sequence[Item] = ()
+    checked: bool = True
+    """Element types are; ONNX's own bodies of functions mix them."""
 
     def find(self, name: str) -> Item:
         """What a name stands for, here or in a graph around this one."""
@@ -206,6 +209,7 @@ class Lowering:
         prepared = self._cache.of(graph)
         parent = self._scopes[-1] if self._scopes and not isolated else None
         scope = _Scope(prepared, parent, dict(inputs))
+        scope.checked = not isolated and (parent is None or parent.checked)
         for name, item in inputs.items():
             # What the graph around this one counts as a single use may be several in here, or in several iterations.
             if isinstance(item, Value) and not (isolated and prepared.uses[name] == 1):
@@ -234,6 +238,9 @@ class Lowering:
             results = yield from self._expand(scope, node, args)
         else:
             _check_call(cx, form, args)
+            wrong = misfit(node.op_type, cx.opset, args) if scope.checked and not node.domain else None
+            if wrong is not None:
+                cx.fail(wrong, InvalidModelError)
             folded = self._fold(form, args)
             if folded is not None:
                 results = folded

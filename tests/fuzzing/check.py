@@ -13,13 +13,15 @@ import numpy as np
 import onnx_wasm as ort
 
 from .builder import FLOATS, Case
-from .deviations import MISSING, STRICTER
+from .deviations import LOOSER, MISSING, STRICTER
 from .peers import Array, NoPeer, Question, Refused, ask, native, reference
 
 RTOL = {"float32": 2e-5, "float64": 1e-9, "float16": 2e-3, "bfloat16": 1.6e-2}
 # Relative to the largest element of the tensor: sums cancel.
 ATOL = {"float32": 2e-6, "float64": 1e-10, "float16": 2e-3, "bfloat16": 1.6e-2}
 NOISE = {"float32": 6e-7, "float64": 1e-13, "float16": 1e-3, "bfloat16": 8e-3}
+# Native's own tanh, erf and exp are that far off the truth near zero.
+FLOOR = {"float32": 3e-7, "float16": 1e-4, "bfloat16": 1e-4}
 Arrays = Mapping[str, Array]
 
 
@@ -91,7 +93,9 @@ def _second(case: Case) -> tuple[Arrays, Arrays] | None:
     """Other inputs of the same shapes, if the family's graphs are valid for them, and what they give."""
     if not case.movable:
         return None
-    feeds = {t.name: t.array if t.name in case.fixed else t.array.reshape(-1)[::-1].reshape(t.shape) for t in case.inputs}
+    feeds = {
+        t.name: t.array if t.name in case.fixed else t.array.reshape(-1)[::-1].reshape(t.shape) for t in case.inputs
+    }
     feeds = {n: np.ascontiguousarray(a).reshape(a.shape) for n, a in feeds.items()}
     try:
         values = replay(case, feeds)
@@ -166,6 +170,9 @@ def _close(got: Array, wanted: Array, exact: bool) -> Array:
     kind = wanted.dtype.name
     if exact or kind not in FLOATS:
         same = got == wanted
+        if not exact and kind in ("uint8", "int8"):
+            # A tie that was rounded either way.
+            same |= np.abs(got.astype(int) - wanted.astype(int)) <= 1
         return np.asarray(same | (_nan(got) & _nan(wanted)) if kind in FLOATS else same)
     tiny = float(ml_dtypes.finfo(wanted.dtype).tiny)
     with np.errstate(all="ignore"):
@@ -174,7 +181,7 @@ def _close(got: Array, wanted: Array, exact: bool) -> Array:
                 got.astype(np.float64),
                 wanted.astype(np.float64),
                 rtol=RTOL[kind],
-                atol=ATOL[kind] * min(_largest(wanted), 1e30) + tiny,
+                atol=ATOL[kind] * min(_largest(wanted), 1e30) + FLOOR.get(kind, 0) + tiny,
                 equal_nan=True,
             )
         )
@@ -208,7 +215,7 @@ def _check_spoiled(case: Case) -> None:
     try:
         wanted = dict(zip(names, native(data, case.feeds), strict=True))
     except Exception as refusal:
-        if answer is None:
+        if answer is None or any(part in str(refusal) for part, _ in LOOSER):
             return
         try:
             wanted = dict(zip(names, reference(data, case.feeds), strict=True))

@@ -27,7 +27,7 @@ class Inner(Builder):
         self.names = outer.names
         self.outer = [t for t in outer.tensors if t.rank <= 4]
         self.hidden = set(outer.hidden)
-        self.depth: int = getattr(outer, "depth", 0) + 1
+        self.depth = outer.depth + 1
         self.parameters = [Tensor(self._name("p"), a, False, exact) for a, exact in inputs]
         self.tensors = [*self.outer, *self.parameters]
 
@@ -46,7 +46,7 @@ class Inner(Builder):
             tensor = self.pick(lambda t: (shape is None or t.shape == shape) and dtype in (None, t.dtype))
             if tensor is None:
                 found = self.pick(lambda t: t.exact and (shape is None or t.shape == shape))
-                if found is None or dtype is None or found.floating and dtype not in ("float32", "float64"):
+                if found is None or dtype is None or (found.floating and dtype not in ("float32", "float64")):
                     raise Skip("no result")
                 (tensor,) = self.node("Cast", [found], exact=True, to=helper.np_dtype_to_tensor_dtype(DTYPES[dtype]))
             if self.chance(70) or any(tensor is t for t in self.weights):
@@ -116,7 +116,9 @@ def if_(g: Builder) -> Tensor:
     (then, then_graph), (other, other_graph) = branches
     captured = list({t.name: t for t in (*then.captured, *other.captured)}.values())
     exact = then.exact and other.exact
-    return g.node("If", [choose], count, exact=exact, captured=captured, then_branch=then_graph, else_branch=other_graph)[0]
+    return g.node(
+        "If", [choose], count, exact=exact, captured=captured, then_branch=then_graph, else_branch=other_graph
+    )[0]
 
 
 def loop(g: Builder) -> Tensor:
@@ -131,7 +133,12 @@ def loop(g: Builder) -> Tensor:
     inner.grow(3)
     grows = start.rank >= 1 and g.chance(25)
     if grows:
-        (after,) = inner.node("Concat", [carried, carried if g.chance(30) else start if start in inner.outer else carried], exact=True, axis=0)
+        (after,) = inner.node(
+            "Concat",
+            [carried, carried if g.chance(30) else start if start in inner.outer else carried],
+            exact=True,
+            axis=0,
+        )
     else:
         after = inner.result(start.dtype, start.shape)
     if count is None or g.chance(50):
@@ -184,7 +191,16 @@ def scan(g: Builder) -> Tensor:
         made["scan_output_directions"] = [g.int(0, 1) for _ in range(scans)]
     if scans and g.chance(30):
         made["scan_output_axes"] = [g.int(0, t.rank) for t in outputs[len(states) :]]
-    return g.node("Scan", [*states, *tensors], len(states) + scans, exact=inner.exact, captured=inner.captured, body=body, num_scan_inputs=len(tensors), **made)[0]
+    return g.node(
+        "Scan",
+        [*states, *tensors],
+        len(states) + scans,
+        exact=inner.exact,
+        captured=inner.captured,
+        body=body,
+        num_scan_inputs=len(tensors),
+        **made,
+    )[0]
 
 
 def start(g: Builder) -> Tensor:

@@ -114,7 +114,11 @@ def pool(g: Builder) -> Tensor:
     """MaxPool, AveragePool, LpPool."""
     op = g.choice(["MaxPool", "MaxPool", "AveragePool", "AveragePool", "LpPool"])
     x = image(g, op)
-    dilated = (op == "MaxPool" and g.opset >= 10) or (op == "AveragePool" and g.opset >= 19) or g.opset >= 18 and op == "LpPool"
+    dilated = (
+        (op == "MaxPool" and g.opset >= 10)
+        or (op == "AveragePool" and g.opset >= 19)
+        or (g.opset >= 18 and op == "LpPool")
+    )
     made = window(g, x.shape[2:], dilated=dilated)
     if g.chance(40) and g.opset >= (18 if op == "LpPool" else 10):
         made["ceil_mode"] = 1
@@ -141,7 +145,9 @@ def resize(g: Builder) -> Tensor:
     """Resize or Upsample by factors or to sizes."""
     if g.opset < 11:
         x = image(g, "Upsample")
-        scales = g.given(np.array([1, 1, *(g.choice([1.0, 2.0, 3.0]) for _ in x.shape[2:])], np.float32), const=True, hidden=True)
+        scales = g.given(
+            np.array([1, 1, *(g.choice([1.0, 2.0, 3.0]) for _ in x.shape[2:])], np.float32), const=True, hidden=True
+        )
         mode = g.choice(["nearest", "linear"] if x.rank == 4 else ["nearest"])
         if g.opset < 9:
             (y,) = g.node("Upsample", [x], scales=[float(s) for s in scales.array], mode=mode)
@@ -152,9 +158,7 @@ def resize(g: Builder) -> Tensor:
     mode = g.choice(["nearest", "linear", "cubic"] if x.rank == 4 else ["nearest", "linear"])
     made: dict[str, Any] = {
         "mode": mode,
-        "coordinate_transformation_mode": g.choice(
-            ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
-        ),
+        "coordinate_transformation_mode": g.choice(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]),
     }
     if mode == "nearest":
         made["nearest_mode"] = g.choice(["round_prefer_floor", "floor", "ceil", "round_prefer_ceil"])
@@ -162,7 +166,11 @@ def resize(g: Builder) -> Tensor:
         made["exclude_outside"] = 1
     roi = None if g.opset >= 13 else g.given(np.zeros(0, np.float32), const=True, hidden=True)
     if g.chance(50):
-        scales = g.given(np.array([1, 1, *(g.choice([1.0, 2.0, 0.5, 1.5, 3.0]) for _ in x.shape[2:])], np.float32), const=True, hidden=True)
+        scales = g.given(
+            np.array([1, 1, *(g.choice([1.0, 2.0, 0.5, 1.5, 3.0]) for _ in x.shape[2:])], np.float32),
+            const=True,
+            hidden=True,
+        )
         (y,) = g.node("Resize", [x, roi, scales], **made)
     else:
         sizes = g.host([*x.shape[:2], *(g.int(1, 9) for _ in x.shape[2:])])
@@ -171,5 +179,19 @@ def resize(g: Builder) -> Tensor:
     return y
 
 
-STEPS = [conv, conv, conv, conv, conv_transpose, batch_norm, batch_norm, activate, activate, residual, channel_affine, gate, pool]
+STEPS = [
+    conv,
+    conv,
+    conv,
+    conv,
+    conv_transpose,
+    batch_norm,
+    batch_norm,
+    activate,
+    activate,
+    residual,
+    channel_affine,
+    gate,
+    pool,
+]
 POOLS = [pool, pool, pool, global_pool, elementwise.unary, resize]

@@ -12,9 +12,19 @@ def special(question: Question) -> bool:
     return any(a.dtype.kind not in "iubO" and not np.isfinite(a.astype(np.float64)).all() for a in question.inputs)
 
 
+def subnormal(question: Question) -> bool:
+    """Subnormal numbers among the inputs."""
+    return any(
+        a.dtype.kind == "f" and bool(((a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny)).any()) for a in question.inputs
+    )
+
+
 def _overhangs(question: Question) -> bool:
     """A window that is larger than the padded image."""
     x, kernel = question.input(0), question.kernel_shape
+    if not kernel and question.op in ("Conv", "ConvInteger", "QLinearConv"):
+        w = question.input(3 if question.op == "QLinearConv" else 1)
+        kernel = None if w is None else w.shape[2:]
     if x is None or not kernel or question.auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
         return False
     rank = len(kernel)
@@ -26,10 +36,50 @@ def _overhangs(question: Question) -> bool:
     )
 
 
+def _same_dilated(question: Question) -> bool:
+    same = question.auto_pad in (b"SAME_UPPER", b"SAME_LOWER")
+    return "Pool" in question.op and same and max(question.dilations or [1]) > 1
+
+
+def _same_gaps(question: Question) -> bool:
+    """A transposed convolution with SAME padding whose windows leave gaps."""
+    if question.op != "ConvTranspose" or question.auto_pad not in (b"SAME_UPPER", b"SAME_LOWER"):
+        return False
+    kernel = question.inputs[1].shape[2:]
+    strides = question.strides or [1] * len(kernel)
+    dilations = question.dilations or [1] * len(kernel)
+    return any((k - 1) * d + 1 < s for k, d, s in zip(kernel, dilations, strides, strict=False))
+
+
+def _far_backwards(question: Question) -> bool:
+    ends, steps = question.input(2), question.input(4)
+    if question.op != "Slice" or ends is None or steps is None:
+        return False
+    return bool(((ends >= 2**31 - 1) & (steps < 0)).any())
+
+
 DEVIATIONS: list[Deviation] = [
     Deviation("native", "computes integers in float32", lambda q: q.op == "Shrink" and q.inputs[0].dtype.kind in "iu"),
     Deviation("native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and special(q)),
     Deviation("native", "gives an empty tensor for some windows that do not fit, refuses others", _overhangs),
+    Deviation("native", "SAME padding without regard to dilations", _same_dilated),
+    Deviation("reference", "SAME padding without regard to dilations", _same_dilated),
+    Deviation("native", "NaN counts or not by its place", lambda q: q.op in ("ReduceMax", "ReduceMin") and special(q)),
+    Deviation("native", "a NaN counts or not by its place", lambda q: q.op == "MaxPool" and special(q)),
+    Deviation("reference", "a NaN never counts", lambda q: "MaxPool" in q.op and special(q)),
+    Deviation("native", "the mean of nothing is 0, not NaN", lambda q: q.op == "ReduceMean" and q.empty),
+    Deviation(
+        "reference", "computes off + hit * (on - off)", lambda q: q.op == "OneHot" and (special(q) or subnormal(q))
+    ),
+    Deviation("reference", "runs no iteration without a condition", lambda q: q.op == "Loop" and q.input(1) is None),
+    Deviation("reference", "adds a dimension", lambda q: q.op == "QLinearConv" and q.inputs[0].ndim != 4),
+    Deviation("native", "SAME pads that would be negative are 0", _same_gaps),
+    Deviation("reference", "SAME pads that would be negative are 0", _same_gaps),
+    Deviation("reference", "leaves out the last channel", lambda q: q.op == "LRN"),
+    Deviation("reference", "keeps the shape of empty tensors", lambda q: q.op == "Unique" and q.empty),
+    Deviation("native", "an end of INT_MAX is the start, backwards", _far_backwards),
+    Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
+    Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
 ]
 
@@ -38,5 +88,10 @@ STRICTER = [
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
 ]
 
+# What this package computes although native refuses it: (part of native's message, reason).
+LOOSER = [
+    ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
+]
+
 # Types that are still missing: part of the message.
-MISSING = ("no matrix product of type", "no convolution of type")
+MISSING = ("alpha and beta must be 1 for type",)

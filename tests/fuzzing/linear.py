@@ -23,12 +23,16 @@ def matmul(g: Builder) -> Tensor:
     if a is None or g.chance(30):
         dtype = g.dtype("MatMul")
         batch = g.shape(0, 2, most=4)
-        a = g.value([dim(g)] if g.chance(15) else [*batch, dim(g), dim(g)], dtype, const=g.chance(20), kind=_kind(dtype))
+        a = g.value(
+            [dim(g)] if g.chance(15) else [*batch, dim(g), dim(g)], dtype, const=g.chance(20), kind=_kind(dtype)
+        )
     n = dim(g)
     if g.chance(12):
         b = g.value([a.shape[-1]], a.dtype, kind=_kind(a.dtype))
     else:
-        batch = g.partner(a.shape[:-2]) if a.rank > 2 and g.chance(60) else g.shape(0, 2, most=3) if g.chance(20) else ()
+        batch = (
+            g.partner(a.shape[:-2]) if a.rank > 2 and g.chance(60) else g.shape(0, 2, most=3) if g.chance(20) else ()
+        )
         if not elementwise._fits(batch, a.shape[:-2]):
             batch = ()
         b = g.value([*batch, a.shape[-1], n], a.dtype, kind=_kind(a.dtype))

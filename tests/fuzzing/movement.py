@@ -94,7 +94,11 @@ def expand(g: Builder) -> Tensor:
 
 def tile(g: Builder) -> Tensor:
     x = operand(g, "Tile", high=4)
-    return g.node("Tile", [x, g.host(np.array([g.choice([1, 1, 2, 3, 0 if g.chance(5) else 1]) for _ in x.shape], np.int64))], exact=True)[0]
+    return g.node(
+        "Tile",
+        [x, g.host(np.array([g.choice([1, 1, 2, 3, 0 if g.chance(5) else 1]) for _ in x.shape], np.int64))],
+        exact=True,
+    )[0]
 
 
 def concat(g: Builder) -> Tensor:
@@ -137,12 +141,20 @@ def slice_(g: Builder) -> Tensor:
     """Slice from anywhere to anywhere, backwards too."""
     x = operand(g, "Slice", low=1, high=5)
     axes = [a for a in range(x.rank) if g.chance(50)] or [0]
+
     def bound() -> int:
         return g.choice([*FAR]) if g.chance(15) else g.int(-10, 10)
 
     starts, ends = [bound() for _ in axes], [bound() for _ in axes]
     if g.opset < 10:
-        return g.node("Slice", [x], exact=True, starts=starts, ends=ends, axes=axes if g.chance(80) or len(axes) < x.rank and axes != list(range(len(axes))) else None)[0]
+        return g.node(
+            "Slice",
+            [x],
+            exact=True,
+            starts=starts,
+            ends=ends,
+            axes=axes if g.chance(80) or (len(axes) < x.rank and axes != list(range(len(axes)))) else None,
+        )[0]
     steps = [g.choice([1, 1, 2, 3, -1, -2, -3, 7]) for _ in axes]
     kind = g.choice(["int64", "int32"])
     limits = np.iinfo(DTYPES[kind])
@@ -165,7 +177,9 @@ def _indices(g: Builder, shape: list[int] | tuple[int, ...], size: int, *, uniqu
     if unique_axis is None:
         array = random.integers(low, size, shape)
     else:
-        order = np.argsort(random.random([size if i == unique_axis else d for i, d in enumerate(shape)]), axis=unique_axis)
+        order = np.argsort(
+            random.random([size if i == unique_axis else d for i, d in enumerate(shape)]), axis=unique_axis
+        )
         array = np.take(order, range(shape[unique_axis]), axis=unique_axis)
     return g.given(array.astype(DTYPES[kind]), hidden=True)
 
@@ -258,7 +272,12 @@ def pad(g: Builder) -> Tensor:
         chosen = [a for a in range(x.rank) if g.chance(60)] or [0]
         pads = [pads[a] for a in chosen] + [pads[a + x.rank] for a in chosen]
         axes = g.host([a - x.rank if g.chance(40) else a for a in chosen], g.choice(["int64", "int32"]))
-    return g.node("Pad", [x, g.host(pads), value_input, axes], exact=True, mode=mode if g.chance(90) or mode != "constant" else None)[0]
+    return g.node(
+        "Pad",
+        [x, g.host(pads), value_input, axes],
+        exact=True,
+        mode=mode if g.chance(90) or mode != "constant" else None,
+    )[0]
 
 
 def trilu(g: Builder) -> Tensor:
@@ -284,14 +303,27 @@ def one_hot(g: Builder) -> Tensor:
     if kind == "float32":
         (indices,) = g.node("Floor", [indices], exact=True)
     values = g.value((2,), g.choice(["float32", "int64", "int32"]), kind="exact")
-    return g.node("OneHot", [indices, g.host(depth if g.chance(50) else [depth], "int64"), values], exact=True, axis=g.int(-indices.rank - 1, indices.rank) if g.opset >= 11 else g.int(-1, indices.rank))[0]
+    return g.node(
+        "OneHot",
+        [indices, g.host(depth if g.chance(50) else [depth], "int64"), values],
+        exact=True,
+        axis=g.int(-indices.rank - 1, indices.rank) if g.opset >= 11 else g.int(-1, indices.rank),
+    )[0]
 
 
 def reverse_sequence(g: Builder) -> Tensor:
     x = operand(g, "ReverseSequence", low=2, high=4)
     time = g.int(0, 1)
-    lengths = np.random.default_rng(g.int(0, 999)).integers(0 if x.shape[time] == 0 else 1, x.shape[time] + 1, x.shape[1 - time])
-    return g.node("ReverseSequence", [x, g.given(lengths.astype(np.int64), hidden=True)], exact=True, time_axis=time, batch_axis=1 - time)[0]
+    lengths = np.random.default_rng(g.int(0, 999)).integers(
+        0 if x.shape[time] == 0 else 1, x.shape[time] + 1, x.shape[1 - time]
+    )
+    return g.node(
+        "ReverseSequence",
+        [x, g.given(lengths.astype(np.int64), hidden=True)],
+        exact=True,
+        time_axis=time,
+        batch_axis=1 - time,
+    )[0]
 
 
 def compress(g: Builder) -> Tensor:
@@ -321,7 +353,9 @@ def eye(g: Builder) -> Tensor:
 def center_crop_pad(g: Builder) -> Tensor:
     x = operand(g, "CenterCropPad", low=1, high=4)
     axes = [a for a in range(x.rank) if g.chance(60)] or [0]
-    return g.node("CenterCropPad", [x, g.host([g.int(1, 7) for _ in axes], g.choice(["int64", "int32"]))], exact=True, axes=axes)[0]
+    return g.node(
+        "CenterCropPad", [x, g.host([g.int(1, 7) for _ in axes], g.choice(["int64", "int32"]))], exact=True, axes=axes
+    )[0]
 
 
 def identity(g: Builder) -> Tensor:

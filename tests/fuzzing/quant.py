@@ -34,12 +34,19 @@ def byte(g: Builder) -> str:
 
 def quantize(g: Builder) -> Tensor:
     """QuantizeLinear of a tensor or an axis."""
-    x = g.pick(lambda t: t.dtype == "float32" and t.exact and t.rank <= 5) or g.value(g.shape(0, 4, most=17), kind="exact")
+    x = g.pick(lambda t: t.dtype == "float32" and t.exact and t.rank <= 5) or g.value(
+        g.shape(0, 4, most=17), kind="exact"
+    )
     to = g.choice(["uint8", "int8", *(["uint16", "int16"] if g.opset >= 21 else [])])
     if g.opset >= 13 and x.rank and g.chance(40):
         axis = g.int(-x.rank, x.rank - 1)
         n = (x.shape[axis],)
-        return g.node("QuantizeLinear", [x, scale(g, n), zero(g, to, n) if to in ("uint8", "int8") else None], exact=True, axis=axis)[0]
+        return g.node(
+            "QuantizeLinear",
+            [x, scale(g, n), zero(g, to, n) if to in ("uint8", "int8") else None],
+            exact=True,
+            axis=axis,
+        )[0]
     return g.node("QuantizeLinear", [x, scale(g), None if g.chance(15) else zero(g, to)], exact=True)[0]
 
 
@@ -49,18 +56,26 @@ def dequantize(g: Builder) -> Tensor:
     if g.opset >= 13 and x.rank and g.chance(40):
         axis = g.int(-x.rank, x.rank - 1)
         n = (x.shape[axis],)
-        return g.node("DequantizeLinear", [x, scale(g, n), zero(g, x.dtype, n) if g.chance(70) else None], exact=True, axis=axis)[0]
+        return g.node(
+            "DequantizeLinear", [x, scale(g, n), zero(g, x.dtype, n) if g.chance(70) else None], exact=True, axis=axis
+        )[0]
     if g.opset >= 21 and x.rank >= 1 and 0 not in x.shape and g.chance(30):
         axis = g.int(0, x.rank - 1)
         block = g.choice([b for b in range(1, x.shape[axis] + 1) if x.shape[axis] % b == 0])
         dims = tuple(d // block if i == axis else d for i, d in enumerate(x.shape))
-        return g.node("DequantizeLinear", [x, scale(g, dims), zero(g, x.dtype, dims) if g.chance(70) else None], exact=True, axis=axis, block_size=block)[0]
+        return g.node(
+            "DequantizeLinear",
+            [x, scale(g, dims), zero(g, x.dtype, dims) if g.chance(70) else None],
+            exact=True,
+            axis=axis,
+            block_size=block,
+        )[0]
     return g.node("DequantizeLinear", [x, scale(g), zero(g, x.dtype) if g.chance(70) else None], exact=True)[0]
 
 
 def dynamic(g: Builder) -> Tensor:
     x = g.value(g.shape(0, 3, most=33, zeros=False), kind="exact", const=False)
-    return g.node("DynamicQuantizeLinear", [x], 3)[0]
+    return g.node("DynamicQuantizeLinear", [x], 3, hidden=True)[0]
 
 
 def matmul_integer(g: Builder) -> Tensor:
@@ -81,7 +96,11 @@ def qlinear_matmul(g: Builder) -> Tensor:
     per = (n,) if g.chance(40) else ()
     to = a.dtype
     out = g.given(np.asarray(2.0 ** g.int(0, 4), np.float32), hidden=True)
-    return g.node("QLinearMatMul", [a, scale(g), zero(g, a.dtype), b, scale(g, per), zero(g, b.dtype, per), out, zero(g, to)], exact=True)[0]
+    return g.node(
+        "QLinearMatMul",
+        [a, scale(g), zero(g, a.dtype), b, scale(g, per), zero(g, b.dtype, per), out, zero(g, to)],
+        exact=True,
+    )[0]
 
 
 def _conv(g: Builder) -> tuple[Tensor, Tensor, dict[str, object]]:
@@ -107,12 +126,26 @@ def qlinear_conv(g: Builder) -> Tensor:
     x, w, made = _conv(g)
     m = w.shape[0]
     per = (m,) if g.chance(40) else ()
-    wz = g.given(np.zeros(per, w.array.dtype), const=True, hidden=True) if w.dtype == "int8" else zero(g, "uint8", const=True)
+    wz = (
+        g.given(np.zeros(per, w.array.dtype), const=True, hidden=True)
+        if w.dtype == "int8"
+        else zero(g, "uint8", const=True)
+    )
     b = g.value([m], "int32", low=-500, high=500, const=True) if g.chance(50) else None
     out = g.given(np.asarray(2.0 ** g.int(0, 4), np.float32), const=True, hidden=True)
     return g.node(
         "QLinearConv",
-        [x, scale(g, const=True), zero(g, x.dtype, const=True), w, scale(g, per, const=True), wz, out, zero(g, x.dtype, const=True), b],
+        [
+            x,
+            scale(g, const=True),
+            zero(g, x.dtype, const=True),
+            w,
+            scale(g, per, const=True),
+            wz,
+            out,
+            zero(g, x.dtype, const=True),
+            b,
+        ],
         exact=True,
         **made,
     )[0]
@@ -136,7 +169,9 @@ def microsoft(g: Builder) -> Tensor:
     b = narrow(g, g.partner(a.shape), dtype)
     op = g.choice(["QLinearAdd", "QLinearMul"])
     out = g.given(np.asarray(2.0 ** g.int(0, 3), np.float32), hidden=True)
-    return g.node(op, [a, scale(g), zero(g, dtype), b, scale(g), zero(g, dtype), out, zero(g, dtype)], domain=MS)[0]
+    return g.node(
+        op, [a, scale(g), zero(g, dtype), b, scale(g), zero(g, dtype), out, zero(g, dtype)], hidden=True, domain=MS
+    )[0]
 
 
 def start(g: Builder) -> None:
@@ -144,4 +179,16 @@ def start(g: Builder) -> None:
         raise Skip("no quantized operators")
 
 
-STEPS = [quantize, quantize, dequantize, dequantize, dynamic, matmul_integer, qlinear_matmul, conv_integer, qlinear_conv, qdq, microsoft]
+STEPS = [
+    quantize,
+    quantize,
+    dequantize,
+    dequantize,
+    dynamic,
+    matmul_integer,
+    qlinear_matmul,
+    conv_integer,
+    qlinear_conv,
+    qdq,
+    microsoft,
+]

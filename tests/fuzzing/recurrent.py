@@ -12,7 +12,19 @@ from .movement import squeeze, transpose
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 KINDS = {"RNN": 1, "GRU": 2, "LSTM": 3}
-ACTIVATIONS = ["Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu", "Softsign", "Softplus"]
+ACTIVATIONS = [
+    "Relu",
+    "Tanh",
+    "Sigmoid",
+    "Affine",
+    "LeakyRelu",
+    "ThresholdedRelu",
+    "ScaledTanh",
+    "HardSigmoid",
+    "Elu",
+    "Softsign",
+    "Softplus",
+]
 
 
 def layer(g: Builder) -> Tensor:
@@ -50,7 +62,9 @@ def layer(g: Builder) -> Tensor:
     if g.chance(25):
         made["clip"] = g.choice([0.5, 1.0, 0.1])
     if g.chance(30):
-        made["activations"] = [g.choice(ACTIVATIONS) for _ in range(KINDS[op] * dirs)]
+        # Native lets x pass ThresholdedRelu if x > alpha; ONNX says here x >= alpha, and clipped values are equal.
+        names = [a for a in ACTIVATIONS if a != "ThresholdedRelu" or "clip" not in made]
+        made["activations"] = [g.choice(names) for _ in range(KINDS[op] * dirs)]
         made["activation_alpha"] = [g.choice([0.5, 1.0, 0.25]) for _ in made["activations"]]
         made["activation_beta"] = [g.choice([0.5, 1.0, 0.25]) for _ in made["activations"]]
     wanted = [g.chance(80), g.chance(50), *([g.chance(50)] if op == "LSTM" else [])]

@@ -7,7 +7,16 @@ import numpy as np
 from . import elementwise
 from .builder import FLOATS, Builder, Skip, Tensor, allowed, schema
 
-SUMS = "ReduceSum ReduceMean ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare ReduceProd".split()
+SUMS = [
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceSumSquare",
+    "ReduceProd",
+]
 
 
 def _axes(g: Builder, rank: int, most: int = 8) -> list[int]:
@@ -93,7 +102,14 @@ def channel_norm(g: Builder) -> Tensor:
     x = g.operand(op, low=low, high=5 if low == 3 else 4)
     c = x.shape[1]
     if op == "LRN":
-        (y,) = g.node(op, [x], size=g.choice([1, 2, 3, 4, 5]), alpha=0.5, beta=g.choice([0.75, 0.5, 1.0]), bias=g.choice([1.0, 2.0]))
+        (y,) = g.node(
+            op,
+            [x],
+            size=g.choice([1, 2, 3, 4, 5]),
+            alpha=0.5,
+            beta=g.choice([0.75, 0.5, 1.0]),
+            bias=g.choice([1.0, 2.0]),
+        )
     elif op == "MeanVarianceNormalization":
         (y,) = g.node(op, [x], axes=g.choice([None, [0, 1, 2, 3], [2, 3], [0, 2, 3], [1]]))
     elif op == "InstanceNormalization":
@@ -158,7 +174,26 @@ def by_hand(g: Builder) -> Tensor:
 
 
 def start(g: Builder) -> Tensor:
-    return g.value(g.shape(1, 5, most=17), g.choice([*FLOATS, "int32", "int64", "uint8", "int8"]) if g.chance(30) else "float32", const=g.chance(5))
+    return g.value(
+        g.shape(1, 5, most=17),
+        g.choice([*FLOATS, "int32", "int64", "uint8", "int8"]) if g.chance(30) else "float32",
+        const=g.chance(5),
+    )
 
 
-STEPS = [reduction, reduction, reduction, arg, softmax, softmax, layer_norm, channel_norm, cumulative, top_k, attention_like, by_hand, elementwise.unary, elementwise.binary]
+STEPS = [
+    reduction,
+    reduction,
+    reduction,
+    arg,
+    softmax,
+    softmax,
+    layer_norm,
+    channel_norm,
+    cumulative,
+    top_k,
+    attention_like,
+    by_hand,
+    elementwise.unary,
+    elementwise.binary,
+]

@@ -56,14 +56,18 @@ def slice_dims(g: Builder) -> Tensor:
 def to_vector(g: Builder) -> Tensor:
     s = g.choice(scalars(g))
     if g.opset >= 13:
-        return g.node("Unsqueeze", [s, g.given(np.array([0], np.int64), const=True, hidden=True)], exact=True, hidden=True)[0]
+        return g.node(
+            "Unsqueeze", [s, g.given(np.array([0], np.int64), const=True, hidden=True)], exact=True, hidden=True
+        )[0]
     return g.node("Unsqueeze", [s], exact=True, hidden=True, axes=[0])[0]
 
 
 def concat(g: Builder) -> Tensor:
     parts = [g.choice(vectors(g)) for _ in range(g.int(1, 3))]
     if g.chance(40):
-        parts.insert(g.int(0, len(parts)), g.given(np.array([g.choice([1, 2, -1, 3])], np.int64), const=True, hidden=True))
+        parts.insert(
+            g.int(0, len(parts)), g.given(np.array([g.choice([1, 2, -1, 3])], np.int64), const=True, hidden=True)
+        )
     return g.node("Concat", parts, exact=True, hidden=True, axis=0)[0]
 
 
@@ -72,7 +76,7 @@ def arithmetic(g: Builder) -> Tensor:
     op = g.choice(["Add", "Sub", "Mul", "Div", "Max", "Min", "Mod", "Neg", "Abs"])
     if op in ("Neg", "Abs"):
         return g.node(op, [x], exact=True, hidden=True)[0]
-    if op in ("Max", "Min") and g.opset < 12 or op == "Mod" and g.opset < 10:
+    if (op in ("Max", "Min") and g.opset < 12) or (op == "Mod" and g.opset < 10):
         raise Skip(op)
     other = g.given(np.asarray(g.choice([2, 1, 3, -2, -1]), np.int64), const=g.chance(70), hidden=True)
     if abs(x.array).max(initial=0) > 1e6:
@@ -87,7 +91,9 @@ def convert(g: Builder) -> Tensor:
         (y,) = g.node("Cast", [x], exact=True, hidden=True, to=6)
         return g.node("Cast", [y], exact=True, hidden=True, to=7)[0]
     (y,) = g.node("Cast", [x], exact=True, hidden=True, to=1)
-    (y,) = g.node("Mul", [y, g.given(np.float32(g.choice([1, 2, 0.5])), const=True, hidden=True)], exact=True, hidden=True)
+    (y,) = g.node(
+        "Mul", [y, g.given(np.float32(g.choice([1, 2, 0.5])), const=True, hidden=True)], exact=True, hidden=True
+    )
     if g.chance(70):
         (y,) = g.node(g.choice(["Floor", "Ceil"]), [y], exact=True, hidden=True)
     return g.node("Cast", [y], exact=True, hidden=True, to=7)[0]
@@ -98,8 +104,15 @@ def select(g: Builder) -> Tensor:
     v = g.choice(vectors(g))
     if g.opset < 9:
         raise Skip("Where")
-    (mask,) = g.node("Equal", [v, g.given(np.asarray(g.choice([-1, 1, 2]), np.int64), const=True, hidden=True)], exact=True, hidden=True)
-    return g.node("Where", [mask, g.given(np.asarray(g.int(1, 3), np.int64), const=True, hidden=True), v], exact=True, hidden=True)[0]
+    (mask,) = g.node(
+        "Equal",
+        [v, g.given(np.asarray(g.choice([-1, 1, 2]), np.int64), const=True, hidden=True)],
+        exact=True,
+        hidden=True,
+    )
+    return g.node(
+        "Where", [mask, g.given(np.asarray(g.int(1, 3), np.int64), const=True, hidden=True), v], exact=True, hidden=True
+    )[0]
 
 
 def product(g: Builder) -> Tensor:
@@ -107,22 +120,40 @@ def product(g: Builder) -> Tensor:
     op = g.choice(["ReduceProd", "ReduceMax", "ReduceMin", "ReduceSum"])
     if g.opset < 18 and (op != "ReduceSum" or g.opset < 13):
         return g.node(op, [v], exact=True, hidden=True, axes=[0], keepdims=g.int(0, 1))[0]
-    return g.node(op, [v, g.given(np.array([0], np.int64), const=True, hidden=True)], exact=True, hidden=True, keepdims=g.int(0, 1))[0]
+    return g.node(
+        op,
+        [v, g.given(np.array([0], np.int64), const=True, hidden=True)],
+        exact=True,
+        hidden=True,
+        keepdims=g.int(0, 1),
+    )[0]
 
 
 def _target(g: Builder, most: int = 600) -> Tensor:
-    fitting = [v for v in vectors(g) if (v.array >= 0).all() and np.prod(v.array.astype(float)) <= most and len(v.array) <= 6]
+    fitting = [
+        v for v in vectors(g) if (v.array >= 0).all() and np.prod(v.array.astype(float)) <= most and len(v.array) <= 6
+    ]
     return g.choice(fitting)
 
 
 def fill(g: Builder) -> Tensor:
     value = g.choice([None, np.array([2], np.int64), np.array([1.5], np.float32), np.array([True])])
-    return g.node("ConstantOfShape", [_target(g)], exact=True, value=None if value is None else numpy_helper.from_array(value))[0]
+    return g.node(
+        "ConstantOfShape", [_target(g)], exact=True, value=None if value is None else numpy_helper.from_array(value)
+    )[0]
 
 
 def ranged(g: Builder) -> Tensor:
     limits = [s for s in scalars(g) if 0 <= s.array <= 500]
-    return g.node("Range", [g.given(np.asarray(0, np.int64), const=True, hidden=True), g.choice(limits), g.given(np.asarray(g.choice([1, 2]), np.int64), const=True, hidden=True)], exact=True)[0]
+    return g.node(
+        "Range",
+        [
+            g.given(np.asarray(0, np.int64), const=True, hidden=True),
+            g.choice(limits),
+            g.given(np.asarray(g.choice([1, 2]), np.int64), const=True, hidden=True),
+        ],
+        exact=True,
+    )[0]
 
 
 def reshape(g: Builder) -> Tensor:
@@ -132,7 +163,9 @@ def reshape(g: Builder) -> Tensor:
     fitting = [v for v in vectors(g) if size and (v.array > 0).all() and np.prod(v.array.astype(float)) == size]
     if not fitting or g.chance(40):
         v = g.choice([v for v in vectors(g) if size and (v.array > 0).all() and size % np.prod(v.array) == 0])
-        (target,) = g.node("Concat", [v, g.given(np.array([-1], np.int64), const=True, hidden=True)], exact=True, hidden=True, axis=0)
+        (target,) = g.node(
+            "Concat", [v, g.given(np.array([-1], np.int64), const=True, hidden=True)], exact=True, hidden=True, axis=0
+        )
         return g.node("Reshape", [x, target], exact=True)[0]
     return g.node("Reshape", [x, g.choice(fitting)], exact=True)[0]
 
@@ -149,7 +182,16 @@ def narrow(g: Builder) -> Tensor:
     v = g.choice([v for v in vectors(g) if len(v.array) == 1])
     if g.opset < 10:
         raise Skip("Slice")
-    return g.node("Slice", [x, g.given(np.array([0], np.int64), const=True, hidden=True), v, g.given(np.array([0], np.int64), const=True, hidden=True)], exact=True)[0]
+    return g.node(
+        "Slice",
+        [
+            x,
+            g.given(np.array([0], np.int64), const=True, hidden=True),
+            v,
+            g.given(np.array([0], np.int64), const=True, hidden=True),
+        ],
+        exact=True,
+    )[0]
 
 
 def from_data(g: Builder) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ from ..registry import op
 from ._elementwise import FLOATS, NUMBERS, SIGNED, broadcast, flat, require, same_type
 from ._shapes import broadcast_shape
 from .fusion import Activation, fuse_activation
+
+_FLT_MAX = 3.4028234663852886e38
 
 
 def _activation(
@@ -157,7 +158,7 @@ def prelu(cx: Context, x: Value, slope: Value) -> Value:
 
 
 @op("Clip", since=6)
-def clip_6(cx: Context, x: Value, *, min: float = -3.4028234663852886e38, max: float = 3.4028234663852886e38) -> Value:
+def clip_6(cx: Context, x: Value, *, min: float = -_FLT_MAX, max: float = _FLT_MAX) -> Value:
     """Clip with the bounds as attributes."""
     scalar = x.dtype.numpy
     return clip(cx, x, cx.known(np.array(min, scalar)), cx.known(np.array(max, scalar)))
@@ -170,13 +171,13 @@ def _clip_fold(x: Array, low: Array | None = None, high: Array | None = None) ->
 
 @op("Clip", since=11, fold=_clip_fold)
 def clip(cx: Context, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    """min(max(x, low), high)"""
+    """min(max(x, low), high); a bound that is not given is the type's lowest or highest finite number."""
     short = require(cx, x, NUMBERS)
     for name, bound in (("min", low), ("max", high)):
         if bound is not None and (bound.size != 1 or bound.dtype is not x.dtype):
             cx.fail(f"{name} must be a {x.dtype} scalar, got {bound}")
     if x.dtype is F32 and cx.fusable(x) is not None:
-        alpha, beta = _bound(cx, low, -math.inf), _bound(cx, high, math.inf)
+        alpha, beta = _bound(cx, low, -_FLT_MAX), _bound(cx, high, _FLT_MAX)
         if alpha is not None and beta is not None and fuse_activation(cx, x, Activation.CLIP, alpha, beta):
             return x
     return flat(cx, f"clip_{short}", x, low=low, high=high)
