@@ -12,34 +12,32 @@ from .builder import DTYPES, Builder, Case, Tensor
 RAGGED = [-100, -7, -3, -2, -1, 0, 1, 2, 3, 5, 9, 100, 2**40]
 """Among them none that native could take for the size of gigabytes that exist."""
 # Flags, and what has no wrong value that peers agree on.
-UNSPOILT = set(
-    [
-        "to",
-        "dtype",
-        "storage_order",
-        "p",
-        "fmod",
-        "keepdims",
-        "exclusive",
-        "reverse",
-        "upper",
-        "count_include_pad",
-        "ceil_mode",
-        "transA",
-        "transB",
-        "select_last_index",
-        "allowzero",
-        "noop_with_empty_axes",
-        "largest",
-        "sorted",
-        "linear_before_reset",
-        "input_forget",
-        "layout",
-        "detect_negative",
-        "detect_positive",
-        "exclude_outside",
-    ]
-)
+UNSPOILT = {
+    "to",
+    "dtype",
+    "storage_order",
+    "p",
+    "fmod",
+    "keepdims",
+    "exclusive",
+    "reverse",
+    "upper",
+    "count_include_pad",
+    "ceil_mode",
+    "transA",
+    "transB",
+    "select_last_index",
+    "allowzero",
+    "noop_with_empty_axes",
+    "largest",
+    "sorted",
+    "linear_before_reset",
+    "input_forget",
+    "layout",
+    "detect_negative",
+    "detect_positive",
+    "exclude_outside",
+}
 
 
 def spoil(g: Builder, case: Case) -> None:
