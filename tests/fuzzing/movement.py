@@ -375,7 +375,8 @@ def start(g: Builder) -> Tensor:
 
 
 STEPS = [
-    transpose, transpose, reshape, reshape, flat, squeeze, unsqueeze, expand, tile, concat, concat, split, split,
-    slice_, slice_, gather, gather_elements, gather_nd, scatter_elements, scatter_nd, pad, pad, trilu, depth_space, one_hot,
-    reverse_sequence, compress, nonzero, unique, eye, center_crop_pad, identity, glue, glue,
+    transpose, transpose, reshape, reshape, flat, squeeze, unsqueeze, expand, tile, concat, concat,
+    split, split, slice_, slice_, gather, gather_elements, gather_nd, scatter_elements, scatter_nd,
+    pad, pad, trilu, depth_space, one_hot, reverse_sequence, compress, nonzero, unique, eye,
+    center_crop_pad, identity, glue, glue,
 ]  # fmt: skip
