@@ -564,3 +564,22 @@ def test_random_numbers_differ_from_run_to_run_and_begin_alike_with_a_seed(runti
     np.testing.assert_array_equal(b["fixed"], d["fixed"])
     for first, second in ((a["fixed"], b["fixed"]), (a["free"], b["free"]), (a["free"], c["free"])):
         assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_slice_of_a_shape_at_axes_that_the_run_computes(runtime: ort.Runtime, planned: bool) -> None:
+    """The slice is a view of what the host knows, so the host knows it too."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Add", ["axis", "zero"], ["axes"]),
+        node("Slice", ["shape", "start", "end", "axes"], ["part"]),
+        node("ConstantOfShape", ["part"], ["y"]),
+    ]
+    weights = {"start": np.array([1], np.int64), "end": np.array([3], np.int64)}
+    inputs = {"x": (FLOAT, [2, 3, 4]), "axis": (INT64, [1]), "zero": (INT64, [])}
+    feeds = {"x": np.zeros((2, 3, 4), np.float32), "axis": np.zeros(1, np.int64), "zero": np.int64(0)}
+    data = model(nodes, inputs, ["y"], weights)
+    with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+        for _ in range(2):
+            assert take(session.run(feeds))["y"].shape == (3, 4)
+    assert runtime.memory().used == 0

@@ -257,6 +257,10 @@ class Context:
             value.producer = x.producer if x.uses == 1 else None
         else:
             value.recipe = x.recipe
+            known = value.root.known
+            if known is not None and value.dtype.numpy is not None and value.dtype.bits >= 8:
+                data = known.reshape(-1).view(np.uint8)[value.offset : value.offset + value.nbytes]
+                value.known = data.view(value.dtype.numpy).reshape(value.shape)
         return value
 
     def known(self, array: Array) -> Value:

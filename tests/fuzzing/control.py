@@ -53,12 +53,14 @@ class Inner(Builder):
                 (tensor,) = self.node("Identity", [tensor], exact=True)
         return tensor
 
-    def finished(self, outputs: Sequence[Tensor]) -> onnx.GraphProto:
+    def finished(self, outputs: Sequence[Tensor], *, straight: bool = False) -> onnx.GraphProto:
         """The subgraph; outer tensors among the outputs pass an Identity, which ONNX demands."""
         read = {n for s in self.steps for n in s.reads}
         named = []
         for tensor in outputs:
-            if any(tensor is t for t in self.outer) or tensor.name in named:
+            # Native leaves a Scan's output uninitialized if it is an input of the body.
+            passed = straight and any(tensor is t for t in self.parameters)
+            if passed or any(tensor is t for t in self.outer) or tensor.name in named:
                 (tensor,) = self.node("Identity", [tensor], exact=True)
                 read |= set(self.steps[-1].reads)
             named.append(tensor.name)
@@ -181,7 +183,7 @@ def scan(g: Builder) -> Tensor:
     outputs = [inner.result(s.dtype, s.shape) for s in states]
     scans = g.int(0 if states else 1, 2)
     outputs += [inner.result() for _ in range(scans)]
-    body = inner.finished(outputs)
+    body = inner.finished(outputs, straight=True)
     made: dict[str, Any] = {}
     if any(axes) or g.chance(30):
         made["scan_input_axes"] = axes

@@ -58,6 +58,11 @@ def _far_backwards(question: Question) -> bool:
     return bool(((ends >= 2**31 - 1) & (steps < 0)).any())
 
 
+def _outside(question: Question) -> bool:
+    """A dilated maximum of which all taps may lie in the padding."""
+    return question.op == "MaxPool" and max(question.dilations or [1]) > 1 and any(question.pads or ())
+
+
 DEVIATIONS: list[Deviation] = [
     Deviation("native", "computes integers in float32", lambda q: q.op == "Shrink" and q.inputs[0].dtype.kind in "iu"),
     Deviation("native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and special(q)),
@@ -78,6 +83,16 @@ DEVIATIONS: list[Deviation] = [
     Deviation("reference", "leaves out the last channel", lambda q: q.op == "LRN"),
     Deviation("reference", "keeps the shape of empty tensors", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "an end of INT_MAX is the start, backwards", _far_backwards),
+    Deviation("native", "running sums never lose an infinity", lambda q: q.op == "LRN" and special(q)),
+    Deviation(
+        "native",
+        "leaves sums of nothing uninitialized",
+        lambda q: q.op == "MatMulInteger" and 0 in q.inputs[0].shape[-1:],
+    ),
+    Deviation("native", "the maximum of nothing is the lowest number", _outside),
+    Deviation("reference", "the maximum of nothing is 0", _outside),
+    Deviation("reference", "shapes of scan outputs, and which types there are", lambda q: q.op in ("Loop", "Scan")),
+    Deviation("reference", "adds the zero point before it rounds", lambda q: q.op.startswith("QLinear")),
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
@@ -85,13 +100,15 @@ DEVIATIONS: list[Deviation] = [
 
 # What this package refuses on purpose although native computes it: (part of the message, reason).
 STRICTER = [
+    ("is none of none, add", "native takes an unknown reduction for none"),
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
 ]
 
 # What this package computes although native refuses it: (part of native's message, reason).
 LOOSER = [
+    ("output_padding", "more output padding than a stride is more zeros"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
 
 # Types that are still missing: part of the message.
-MISSING = ("alpha and beta must be 1 for type",)
+MISSING = ("alpha and beta must be 1 for type", 'Erf "')

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.shape_inference
 from onnx import helper, numpy_helper
 
 Array = np.ndarray[Any, Any]
@@ -151,5 +152,14 @@ def _native(question: Question) -> list[Array]:
         if "NOT_IMPLEMENTED" in str(error):
             raise NoPeer(question.op) from None
         raise Refused(f"{question.op}: {error}") from None
+    types = _output_types(question)
     with np.errstate(all="ignore"):
-        return [o.astype(halves[0]) if o.dtype == np.float32 else o for o in outputs]
+        return [o.astype(t) if o.dtype == np.float32 else o for o, t in zip(outputs, types, strict=True)]
+
+
+def _output_types(question: Question) -> list[np.dtype[Any]]:
+    inferred = onnx.shape_inference.infer_shapes(onnx.load_from_string(question.model()))
+    found = [v.type.tensor_type.elem_type for v in inferred.graph.output]
+    if not all(found):
+        raise NoPeer(question.op)
+    return [np.dtype(helper.tensor_dtype_to_np_dtype(t)) for t in found]

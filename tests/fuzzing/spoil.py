@@ -106,7 +106,8 @@ def _input(g: Builder, case: Case) -> str:
 def _contents(g: Builder, case: Case) -> str:
     """Indices, axes and shapes out of range."""
     fitting = [t for t in (*case.inputs, *case.weights) if t.dtype in ("int64", "int32") and t.array.size]
-    if not fitting:
+    # Native crashes on lengths out of range.
+    if not fitting or case.family == "recurrent":
         return ""
     old = g.choice(fitting)
     array = old.array.copy()

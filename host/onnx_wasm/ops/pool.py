@@ -228,8 +228,8 @@ def _lp_pool(cx: Context, x: Value, axes: list[Axis], p: int) -> Value:
 
 
 def _global(cx: Context, reduction: str, x: Value) -> Value:
-    if x.rank < 2:
-        cx.fail(f"{x} must have a batch and a channel dimension")
+    if x.rank < 3:
+        cx.fail(f"{x} must have a batch, a channel and a spatial dimension")
     return reduce_to(cx, reduction, x, range(2, x.rank), [*x.shape[:2], *[1] * (x.rank - 2)])
 
 
