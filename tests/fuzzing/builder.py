@@ -133,6 +133,9 @@ class Case:
     def feeds(self) -> dict[str, Array]:
         return {t.name: t.array for t in self.inputs}
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
     def __repr__(self) -> str:
         lines = [f"{self.family}, opset {self.opset}, {self.variant}, {'planned' if self.planned else 'unplanned'}"]
         if self.spoiled:

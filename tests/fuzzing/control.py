@@ -57,6 +57,9 @@ class Inner(Builder):
         """The subgraph; outer tensors among the outputs pass an Identity, which ONNX demands."""
         read = {n for s in self.steps for n in s.reads}
         named = []
+        # Native divides by the size of what a Scan puts together.
+        if straight and any(t.array.size == 0 for t in self.tensors):
+            raise Skip("an empty tensor in Scan")
         for tensor in outputs:
             # Native leaves a Scan's output uninitialized if it is an input of the body.
             passed = straight and any(tensor is t for t in self.parameters)

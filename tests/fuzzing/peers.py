@@ -13,6 +13,8 @@ import onnx
 import onnx.shape_inference
 from onnx import helper, numpy_helper
 
+from .native import NativeCrash, native
+
 Array = np.ndarray[Any, Any]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 HALVES = (np.dtype(np.float16), BF16)
@@ -90,20 +92,6 @@ class Deviation:
     holds: Callable[[Question], bool]
 
 
-def native(data: bytes, feeds: Mapping[str, Array]) -> list[Array]:
-    """All outputs by native onnxruntime, node for node, without its graph optimizations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    wanted = {i.name for i in session.get_inputs()}
-    outputs: list[Array] = session.run(None, {n: a for n, a in feeds.items() if n in wanted})
-    return outputs
-
-
 def reference(data: bytes, feeds: Mapping[str, Array]) -> list[Array]:
     """All outputs by the onnx package's reference."""
     from onnx.reference import ReferenceEvaluator
@@ -138,6 +126,8 @@ def _native(question: Question) -> list[Array]:
     try:
         if plain:
             return native(question.model(), question.feeds())
+    except NativeCrash:
+        raise NoPeer(f"{question.op}: native crashed") from None
     except Exception as error:
         if "NOT_IMPLEMENTED" not in str(error):
             raise Refused(f"{question.op}: {error}") from None
@@ -148,6 +138,8 @@ def _native(question: Question) -> list[Array]:
     wide = {n: a.astype(np.float32) if a.dtype in HALVES else a for n, a in question.arrays.items()}
     try:
         outputs = native(question.model(wide), question.feeds(wide))
+    except NativeCrash:
+        raise NoPeer(f"{question.op}: native crashed") from None
     except Exception as error:
         if "NOT_IMPLEMENTED" in str(error):
             raise NoPeer(question.op) from None
