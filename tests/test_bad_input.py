@@ -317,3 +317,22 @@ def test_a_typo_in_an_override_is_named(runtime: ort.Runtime) -> None:
         ort.InferenceSession.create(graphs.mlp(), runtime=runtime, free_dimension_overrides={"btch": 4})
     with pytest.raises(TypeError, match="options must be SessionOptions, got str"):
         ort.InferenceSession.create(graphs.mlp(), "fast", runtime=runtime)
+
+
+@pytest.mark.parametrize("count", [-100, 0, 3])
+def test_a_scan_with_a_wrong_number_of_inputs(runtime: ort.Runtime, count: int) -> None:
+    inputs = [onnx.helper.make_tensor_value_info(n, FLOAT, None) for n in ("a", "b")]
+    outputs = [onnx.helper.make_tensor_value_info("c", FLOAT, None)]
+    body = onnx.helper.make_graph([node("Add", ["a", "b"], ["c"])], "body", inputs, outputs)
+    scan = node("Scan", ["x", "x"], ["y"], body=body, num_scan_inputs=count)
+    with pytest.raises(ort.ShapeError, match=rf'Scan "y".*num_scan_inputs is {count}, must be of \[1, 2\]'):
+        ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
+
+
+def test_a_body_with_another_number_of_inputs(runtime: ort.Runtime) -> None:
+    inputs = [onnx.helper.make_tensor_value_info(n, FLOAT, None) for n in ("a", "b")]
+    outputs = [onnx.helper.make_tensor_value_info("c", FLOAT, None)]
+    body = onnx.helper.make_graph([node("Add", ["a", "b"], ["c"])], "body", inputs, outputs)
+    scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1)
+    with pytest.raises(ort.ShapeError, match=r'Scan "y".* has 2 inputs, and is given 1'):
+        ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)

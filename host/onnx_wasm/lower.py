@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ Array = NDArray[Any]
 MAX_KNOWN = 4096
 # Values up to this size are computed while lowering, if all that they depend on is known.
 MAX_AT_ONCE = 64
+_CARELESS = (ValueError, TypeError, IndexError, KeyError, AttributeError)
+"""What Python raises in an op that is given something it did not expect."""
 Asking = Generator[Value, Array, Any]
 _MOVES = """
     CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity OneHot Pad Reshape
@@ -372,9 +374,8 @@ class Lowering:
             return form.function(cx, *bound, **cx.node.attributes)
         except (NeedsValueError, OnnxWasmError):
             raise
-        except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            given = ", ".join(repr(a) for a in args if a is not None)
-            cx.fail(f"{error} (inputs {given}; attributes {cx.node.attributes})")
+        except _CARELESS as error:
+            _explain(cx, error, args)
 
     def _drive(self, scope: _Scope, steps: Generator[Any, Any, Any]) -> Asking:
         """Answer what an op that is a generator asks for."""
@@ -386,9 +387,15 @@ class Lowering:
                 request = steps.send(reply)
             except StopIteration as stop:
                 return stop.value
+            except (NeedsValueError, OnnxWasmError):
+                raise
+            except _CARELESS as error:
+                _explain(cx, error, scope.args)
             if isinstance(request, Subgraph):
                 scope.keep = request.keep
                 names = [i.name for i in request.graph.parameters]
+                if len(names) != len(request.inputs):
+                    cx.fail(f"{request.graph.where} has {len(names)} inputs, and is given {len(request.inputs)}")
                 inputs = dict(zip(names, request.inputs, strict=True))
                 fetches = tuple(o.name for o in request.graph.outputs)
                 reply = yield from self._graph(request.graph, inputs, fetches)
@@ -452,6 +459,12 @@ def _named(strings: Array, numbers: Value) -> Item:
 
 def _is_string(item: Item | None) -> bool:
     return isinstance(item, Value) and item.dtype is STRING
+
+
+def _explain(cx: Context, error: Exception, args: Sequence[Item | None]) -> NoReturn:
+    """Raise for what an op did not expect, with all that it was given."""
+    given = ", ".join(repr(a) for a in args if a is not None)
+    cx.fail(f"{error} (inputs {given}; attributes {cx.node.attributes})")
 
 
 def _list(result: Any) -> list[Item | None]:

@@ -42,10 +42,11 @@ def _same_dilated(question: Question) -> bool:
 
 
 def _same_gaps(question: Question) -> bool:
-    """A transposed convolution with SAME padding whose windows leave gaps."""
-    if question.op != "ConvTranspose" or question.auto_pad not in (b"SAME_UPPER", b"SAME_LOWER"):
+    """SAME padding of windows that leave gaps."""
+    pools = "Pool" in question.op
+    if not pools and question.op != "ConvTranspose" or question.auto_pad not in (b"SAME_UPPER", b"SAME_LOWER"):
         return False
-    kernel = question.inputs[1].shape[2:]
+    kernel = question.kernel_shape if pools else question.inputs[1].shape[2:]
     strides = question.strides or [1] * len(kernel)
     dilations = question.dilations or [1] * len(kernel)
     return any((k - 1) * d + 1 < s for k, d, s in zip(kernel, dilations, strides, strict=False))
@@ -78,8 +79,8 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("reference", "runs no iteration without a condition", lambda q: q.op == "Loop" and q.input(1) is None),
     Deviation("reference", "adds a dimension", lambda q: q.op == "QLinearConv" and q.inputs[0].ndim != 4),
-    Deviation("native", "SAME pads that would be negative are 0", _same_gaps),
-    Deviation("reference", "SAME pads that would be negative are 0", _same_gaps),
+    Deviation("native", "SAME pads that would be negative are negative or 0 as it comes", _same_gaps),
+    Deviation("reference", "SAME pads that would be negative are negative or 0 as it comes", _same_gaps),
     Deviation("reference", "leaves out the last channel", lambda q: q.op == "LRN"),
     Deviation("reference", "keeps the shape of empty tensors", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "an end of INT_MAX is the start, backwards", _far_backwards),
@@ -87,12 +88,16 @@ DEVIATIONS: list[Deviation] = [
     Deviation(
         "native",
         "leaves sums of nothing uninitialized",
-        lambda q: q.op == "MatMulInteger" and 0 in q.inputs[0].shape[-1:],
+        lambda q: q.op in ("MatMulInteger", "QLinearMatMul") and 0 in q.inputs[0].shape[-1:],
     ),
     Deviation("native", "the maximum of nothing is the lowest number", _outside),
     Deviation("reference", "the maximum of nothing is 0", _outside),
     Deviation("reference", "shapes of scan outputs, and which types there are", lambda q: q.op in ("Loop", "Scan")),
     Deviation("reference", "adds the zero point before it rounds", lambda q: q.op.startswith("QLinear")),
+    Deviation("reference", "no more than 8 digits", lambda q: q.op == "Erf" and q.inputs[0].dtype == np.float64),
+    Deviation(
+        "reference", "rounds integers", lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype.kind in "iu"
+    ),
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
@@ -100,6 +105,7 @@ DEVIATIONS: list[Deviation] = [
 
 # What this package refuses on purpose although native computes it: (part of the message, reason).
 STRICTER = [
+    ("is longer than axis", "native leaves out what a condition of Compress has too many"),
     ("is none of none, add", "native takes an unknown reduction for none"),
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
 ]
@@ -111,4 +117,4 @@ LOOSER = [
 ]
 
 # Types that are still missing: part of the message.
-MISSING = ("alpha and beta must be 1 for type", 'Erf "')
+MISSING = ("alpha and beta must be 1 for type", 'Erf "', "has no form for")

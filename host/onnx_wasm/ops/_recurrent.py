@@ -131,7 +131,7 @@ def layer(
     betas: Sequence[float],
     clip: float,
     direction: str,
-    hidden_size: int,
+    hidden_size: int | None,
     layout: int,
 ) -> Layer:
     """The layer that a node describes, all of it checked."""
@@ -145,7 +145,7 @@ def layer(
     if x.dtype not in (F32, F64, F16, BF16):
         cx.fail(f"type {x.dtype} of X is not supported", UnsupportedModelError)
     hidden = r.shape[2]
-    if hidden_size not in (0, hidden) or hidden == 0:
+    if hidden_size not in (None, hidden) or hidden == 0:
         cx.fail(f"hidden_size is {hidden_size}, but R is {r!r}")
     steps, batch = x.shape[1::-1] if layout else x.shape[:2]
     directions = 2 if reverse == 2 else 1

@@ -71,7 +71,11 @@ def scan(
     scan_output_directions: Sequence[int] | None = None,
 ) -> Steps:
     """Run the body for each slice of the scan inputs; the last states, and every slice's outputs, stacked."""
+    if not 1 <= num_scan_inputs <= len(args):
+        cx.fail(f"num_scan_inputs is {num_scan_inputs}, must be of [1, {len(args)}], the number of inputs")
     count = len(args) - num_scan_inputs
+    if len(body.outputs) < count:
+        cx.fail(f"the body has {len(body.outputs)} outputs, but there are {count} states")
     state, inputs = list(args[:count]), list(args[count:])
     axes = [_axis(cx, a, x.rank) for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
     backward = scan_input_directions or [0] * len(inputs)

@@ -31,7 +31,7 @@ def rnn(
     activation_beta: Sequence[float] = (),
     clip: float = 0.0,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Value | None, ...]:
     """h = f(x W + h R + b)"""
@@ -57,7 +57,7 @@ def gru(
     activation_beta: Sequence[float] = (),
     clip: float = 0.0,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Value | None, ...]:
@@ -91,7 +91,7 @@ def lstm(
     activation_beta: Sequence[float] = (),
     clip: float = 0.0,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Value | None, ...]:
@@ -135,7 +135,7 @@ def dynamic_quantize_lstm(
     activation_beta: Sequence[float] = (),
     clip: float = 0.0,
     direction: str = "forward",
-    hidden_size: int = 0,
+    hidden_size: int | None = None,
     input_forget: int = 0,
 ) -> tuple[Value | None, ...]:
     """An LSTM whose weights, [direction, input, gate], have 8 bits. X and in every step h are rounded to 8 bits, by a
