@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -336,3 +337,121 @@ def test_a_body_with_another_number_of_inputs(runtime: ort.Runtime) -> None:
     scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1)
     with pytest.raises(ort.ShapeError, match=r'Scan "y".* has 2 inputs, and is given 1'):
         ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (node("LeakyRelu", ["x"], ["y"], alpha="a"), "attribute 'alpha' is 'a', must be float"),
+        (node("LeakyRelu", ["x"], ["y"], alpha=2), "attribute 'alpha' is 2, must be float"),
+        (node("Softmax", ["x"], ["y"], axis=1.0), "attribute 'axis' is 1.0, must be int"),
+        (node("Transpose", ["x"], ["y"], perm=1), r"attribute 'perm' is 1, must be Sequence\[int\]"),
+        (node("Transpose", ["x"], ["y"], perm=[0.5, 1.0]), "attribute 'perm' is"),
+        (node("Einsum", ["x"], ["y"], equation=b"\xff\xfe"), "attribute 'equation' cannot be read"),
+    ],
+    ids=lambda v: v.op_type if isinstance(v, onnx.NodeProto) else None,
+)
+def test_attributes_of_the_wrong_type(runtime: ort.Runtime, made: onnx.NodeProto, message: str) -> None:
+    with pytest.raises(ort.InvalidModelError, match=message):
+        ort.InferenceSession.create(model([made], {"x": (FLOAT, [2, 3])}, ["y"]), runtime=runtime)
+
+
+def test_an_attribute_that_occurs_twice(runtime: ort.Runtime) -> None:
+    made = node("Softmax", ["x"], ["y"], axis=0)
+    made.attribute.append(onnx.helper.make_attribute("axis", 1))
+    with pytest.raises(ort.InvalidModelError, match=r"Softmax 'y': attributes \['axis'\] occur twice"):
+        ort.InferenceSession.create(model([made], {"x": (FLOAT, [2, 3])}, ["y"]), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (node("SequenceAt", ["x", "i"], ["y"]), r'SequenceAt "y" \(node 0\)'),
+        (node("Split", ["x"], ["y"], num_outputs=1 << 50), "num_outputs is"),
+        (node("MaxPool", ["x4"], ["y"], kernel_shape=[1 << 40, 1]), r'MaxPool "y" \(node 0\)'),
+        (node("MaxPool", ["x4"], ["y"], kernel_shape=[1, 1], strides=[1 << 40, 1]), r'MaxPool "y" \(node 0\)'),
+    ],
+    ids=["not a sequence", "outputs", "kernel", "strides"],
+)
+def test_attributes_and_inputs_beyond_sense(runtime: ort.Runtime, made: onnx.NodeProto, message: str) -> None:
+    inputs = {"x": (FLOAT, [2, 3]), "x4": (FLOAT, [1, 1, 4, 4]), "i": (INT64, [])}
+    feeds = {"x": GOOD[:, :3], "x4": np.ones((1, 1, 4, 4), np.float32), "i": np.array(0)}
+    with (
+        pytest.raises(ort.OnnxWasmError, match=message),
+        ort.InferenceSession.create(model([made], inputs, ["y"]), runtime=runtime) as session,
+    ):
+        session.run(feeds)
+
+
+def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
+    proto = onnx.ModelProto.FromString(model([node("Add", ["x", "w"], ["y"])], {"x": (FLOAT, [4])}, ["y"], WEIGHT))
+    change(proto)
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+WEIGHT = {"w": np.ones(4, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.graph.initializer.append(m.graph.initializer[0]), "initializer 'w' occurs 2 times"),
+        (lambda m: m.graph.input.append(m.graph.input[0]), "input 'x' occurs 2 times"),
+        (lambda m: m.opset_import.append(onnx.helper.make_opsetid("", 13)), "opsets 21 and 13 of domain ai.onnx"),
+        (lambda m: m.graph.initializer[0].dims.__setitem__(0, -4), r"'w' has negative dimensions \[-4\]"),
+        (lambda m: m.graph.node[0].output.__setitem__(0, "x"), "output 'x' has another producer"),
+        (lambda m: m.graph.node[0].output.__setitem__(0, "w"), "output 'w' has another producer"),
+        (lambda m: setattr(m.graph.initializer[0], "raw_data", b"123"), "'w'.*cannot be read"),
+    ],
+)
+def test_names_and_opsets_that_are_ambiguous(
+    runtime: ort.Runtime, change: Callable[[onnx.ModelProto], object], message: str
+) -> None:
+    with pytest.raises(ort.InvalidModelError, match=message):
+        ort.InferenceSession.create(changed(change), runtime=runtime)
+
+
+def test_an_output_that_is_listed_twice(runtime: ort.Runtime) -> None:
+    data = changed(lambda m: m.graph.output.append(m.graph.output[0]))
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        out = session.run({"x": np.arange(4, dtype=np.float32)})
+        assert {n: t.get_data(release_data=True).tolist() for n, t in out.items()} == {"y": [1, 2, 3, 4]}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_external_data_in_a_pipe(runtime: ort.Runtime, tmp_path: Path) -> None:
+    def change(proto: onnx.ModelProto) -> None:
+        weight = proto.graph.initializer[0]
+        weight.ClearField("raw_data")
+        weight.data_location = onnx.TensorProto.EXTERNAL
+        entry = weight.external_data.add()
+        entry.key, entry.value = "location", "pipe"
+
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "m.onnx").write_bytes(changed(change))
+    with pytest.raises(ort.InvalidModelError, match=r"external data 'pipe' of tensor 'w': .* is no file"):
+        ort.InferenceSession.create(tmp_path / "m.onnx", runtime=runtime)
+
+
+def test_a_call_that_does_not_fit_the_models_function(runtime: ort.Runtime) -> None:
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("my", 1)]
+    body = [onnx.helper.make_node("Neg", ["a"], ["b"])]
+    function = onnx.helper.make_function("my", "Twice", ["a"], ["b"], body, opsets[:1])
+    for inputs, outputs in ((["x", "x"], ["y"]), (["x"], ["y", "z"])):
+        call = node("Twice", inputs, outputs, domain="my")
+        proto = onnx.ModelProto.FromString(model([call], {"x": (FLOAT, [2])}, outputs, domains={"my": 1}))
+        proto.functions.append(function)
+        with pytest.raises(ort.ShapeError, match=rf"{len(inputs)} inputs and {len(outputs)} outputs; function Twice"):
+            ort.InferenceSession.create(proto.SerializeToString(), runtime=runtime)
+
+
+@pytest.mark.parametrize("fetches", [5, "y"])
+def test_fetches_of_the_wrong_type(session: ort.InferenceSession, fetches: object) -> None:
+    with pytest.raises(TypeError, match="fetches must be") as caught:
+        session.run({"x": GOOD}, fetches)
+    assert isinstance(caught.value, ort.OnnxWasmError)
+
+
+def test_fetches_may_be_any_iterable(session: ort.InferenceSession) -> None:
+    session.run({"x": GOOD}, iter(["y"]))["y"].dispose()

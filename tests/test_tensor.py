@@ -261,9 +261,10 @@ def test_what_finalisers_dispose_of_in_the_middle_of_a_call_goes_when_it_ends(ru
     tensor = ort.Tensor("float32", [1.0], runtime=runtime)
     session = ort.InferenceSession.create(graphs.mlp(2), runtime=runtime)
     session.run({"x": np.ones((2, 16), np.float32)})["y"].dispose()
-    with runtime._gate:
+    with runtime._gate.lock:
         tensor.dispose()
         session.dispose()
+    runtime._gate.try_drain()
     assert runtime.memory().used == 0
     assert runtime.memory().sessions == 0
 

@@ -165,6 +165,8 @@ class Instance:
         # call of somebody else's.
         self._life = _Life()
         self._finalizer = weakref.finalize(self, _end, self._life, self._store, self._memory)
+        # At the interpreter's exit a daemon thread may be in a call; the process gives all back anyway.
+        self._finalizer.atexit = False
 
     @property
     def closed(self) -> bool:

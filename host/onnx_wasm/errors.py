@@ -5,6 +5,8 @@ Each is also the Python exception of its natural kind, so ``except MemoryError``
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class OnnxWasmError(Exception):
     """Base class of every error of this package."""
@@ -72,3 +74,8 @@ class EngineError(OnnxWasmError, RuntimeError):
 
 class CancelledError(OnnxWasmError, RuntimeError):
     """A run was cancelled."""
+
+
+def no_copy(self: object) -> NoReturn:
+    """``__reduce__`` of what stands for memory: a copy or a pickle of it would free that memory once more."""
+    raise TypeError(f"{type(self).__name__} objects cannot be copied or pickled; copy the data")

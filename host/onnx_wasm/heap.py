@@ -8,7 +8,10 @@ queues its block; whoever next leaves the gate empties the queue.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+import math
+import os
 import sys
 import threading
 import weakref
@@ -16,8 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,15 @@ from numpy.typing import NDArray
 from . import heap_layout as layout
 from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, Variant
 from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
-from .errors import DisposedError, HeapCorruptionError, HeapMemoryError, LeaseError
+from .errors import (
+    CancelledError,
+    DisposedError,
+    EngineError,
+    HeapCorruptionError,
+    HeapMemoryError,
+    LeaseError,
+    no_copy,
+)
 from .heap_view import HeapView
 
 Array = NDArray[Any]
@@ -34,6 +44,7 @@ Tag = Literal["weights", "activations", "input", "output", "tape", "user"]
 TENSOR_ALIGNMENT = 64
 _PACKAGE = str(Path(__file__).parent)
 _tokens = itertools.count()
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Block:
@@ -74,11 +85,13 @@ class _Lease:
     __slots__ = ("block", "token")
 
     def __init__(self, block: Block) -> None:
-        self.block = block
         self.token = next(_tokens)
+        self.block = block
         block.leases.add(self.token)
 
     def __del__(self) -> None:
+        if not hasattr(self, "block"):
+            return
         self.block.leases.discard(self.token)
         self.block.runtime._give_back(self.block)
 
@@ -137,42 +150,59 @@ class MemoryInfo:
 
 
 class _Gate:
-    """One call into the module at a time; leaving it gives back what leases have queued."""
+    """One call into the module at a time; leaving it gives back what leases have queued.
+
+    A KeyboardInterrupt may come between any two instructions of Python, but not within ``with`` for a lock written in
+    C. So no Python stands between taking the lock and the ``try`` that lets go of it.
+    """
+
+    __slots__ = ("drain", "lock", "queue")
 
     def __init__(self, queue: deque[Block], drain: Callable[[], None]) -> None:
-        self._lock = threading.Lock()
-        self._queue = queue
-        self._drain = drain
-        self._holder = 0
-
-    def __enter__(self) -> None:
-        if self.mine:
-            raise RuntimeError("the runtime is already in a call on this thread")
-        self._lock.acquire()
-        self._holder = threading.get_ident()
+        self.lock: Any = threading.RLock()
+        self.queue = queue
+        self.drain = drain
 
     @property
     def mine(self) -> bool:
         """Whether this thread is inside, as a finaliser may find it."""
-        return self._holder == threading.get_ident()
+        return bool(self.lock._is_owned())
 
     def try_drain(self) -> None:
         """Give back what is queued, unless somebody is inside, who will on leaving."""
-        if self._lock.acquire(blocking=False):
-            self._holder = threading.get_ident()
-            self.__exit__(None, None, None)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+        lock = self.lock
+        if lock._is_owned():
+            return
         try:
-            self._drain()
+            if lock.acquire(blocking=False):
+                self.drain()
         finally:
-            self._holder = 0
-            self._lock.release()
+            try:  # noqa: SIM105
+                lock.release()
+            except RuntimeError:
+                # It was not taken.
+                pass
+
+
+def gated(method: Method) -> Method:
+    """The method runs inside the gate of its object."""
+
+    @functools.wraps(method)
+    def inside(self: Any, *args: Any, **kwargs: Any) -> Any:
+        gate: _Gate = self._gate
+        if gate.mine:
+            raise EngineError("the runtime is already in a call on this thread")
+        with gate.lock:
+            try:
+                result = method(self, *args, **kwargs)
+            finally:
+                gate.drain()
         # What came after the last look found the gate closed.
-        if self._queue:
-            self.try_drain()
+        if gate.queue:
+            gate.try_drain()
+        return result
+
+    return inside  # type: ignore[return-value]
 
 
 class Runtime:
@@ -232,13 +262,16 @@ class Runtime:
         reservation = (ctypes.c_uint8 * (1 << 32)).from_address(instance.address)
         self._bytes: NDArray[np.uint8] = np.ctypeslib.as_array(reservation)
         self._words: NDArray[np.uint32] = self._bytes.view(np.uint32)
+        _runtimes.add(self)
+
+    __reduce__ = no_copy
 
     # Blocks
 
+    @gated
     def allocate(self, nbytes: int, tag: Tag = "user", owner: str = "") -> Block:
         """A 64-aligned block. Raises HeapMemoryError with the request, the heap's state and the biggest holders."""
-        with self._gate:
-            return self._allocate(nbytes, tag, owner)
+        return self._allocate(nbytes, tag, owner)
 
     def _allocate(self, nbytes: int, tag: Tag, owner: str) -> Block:
         # ORT allocates nothing for a tensor of no bytes.
@@ -264,6 +297,14 @@ class Runtime:
             if self._blocks.get(block.address) is block and not block.leases:
                 del self._blocks[block.address]
                 self._free(block.address)
+
+    def _free_at(self, address: int) -> None:
+        """Free what the module has allocated, also where it was adopted and nobody took it. The gate must be held."""
+        block = self._blocks.get(address)
+        if block is not None:
+            self._release(block)
+        else:
+            self._free(address)
 
     def _give_back(self, block: Block) -> None:
         """Free a block that nothing keeps, now or as soon as the module is free."""
@@ -291,7 +332,7 @@ class Runtime:
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], offset: int = 0) -> Array:
         """A zero-copy array over a block; it and all arrays derived from it hold a lease on the block."""
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         if offset < 0 or offset + size > block.nbytes:
             raise ValueError(f"a view of bytes [{offset}, {offset + size}) does not fit into {block!r}")
         if not size:
@@ -331,11 +372,11 @@ class Runtime:
         """Calls into the module so far."""
         return self._instance.calls
 
+    @gated
     def memory(self) -> MemoryInfo:
         """The heap's state now, by a walk through it."""
-        with self._gate:
-            self._drain()
-            return self._memory()
+        self._drain()
+        return self._memory()
 
     def _memory(self) -> MemoryInfo:
         self._check_open()
@@ -369,43 +410,45 @@ class Runtime:
         kept = range(max(0, count - layout.GROWTH_ENTRIES), count)
         return tuple(Growth(*log[i % layout.GROWTH_ENTRIES].tolist()) for i in kept)
 
+    @gated
     def blocks(self) -> list[Block]:
         """The blocks in the ledger, by address."""
-        with self._gate:
-            return sorted(self._blocks.values(), key=lambda b: b.address)
+        return sorted(self._blocks.values(), key=lambda b: b.address)
 
+    @gated
     def heap_view(self, type: str, *, shared: bool = True) -> HeapView:
         """A typed array over all of memory as a page has it (``HEAPF32``), which growth leaves behind; with ``shared``
         False as over unshared memory, which growth detaches."""
-        with self._gate:
-            self._check_open()
-            return HeapView(self._bytes, self._linear, type, shared=shared)
+        self._check_open()
+        return HeapView(self._bytes, self._linear, type, shared=shared)
 
     def _linear(self) -> int:
         self._check_open()
         return self._instance.memory_size()
 
+    @gated
     def heap_check(self) -> None:
         """Walk the heap and check every invariant. Raises HeapCorruptionError with the bad chunk's address."""
-        with self._gate:
-            self._check_open()
-            code = self._check()
-            if code:
-                where = self._word(layout.BAD_CHUNK)
-                raise HeapCorruptionError(f"chunk at {where:#x}: {layout.CHECK_CODES[code]}")
+        self._check_open()
+        code = self._check()
+        if code:
+            where = self._word(layout.BAD_CHUNK)
+            raise HeapCorruptionError(f"chunk at {where:#x}: {layout.CHECK_CODES[code]}")
 
+    @gated
     def reset_peak(self) -> None:
         """Let `MemoryInfo.peak` begin anew, from the bytes in use now."""
-        with self._gate:
-            self._drain()
-            self._check_open()
-            self._words[layout.PEAK // 4] = self._words[layout.USED // 4]
+        self._drain()
+        self._check_open()
+        self._words[layout.PEAK // 4] = self._words[layout.USED // 4]
 
+    @gated
     def fail_allocation(self, nth: int) -> None:
         """Let the nth allocation from now fail as if memory were full (1: the next; 0: none)."""
-        with self._gate:
-            self._check_open()
-            self._words[layout.FAIL_AT // 4] = nth
+        self._check_open()
+        if not 0 <= nth < 1 << 32:
+            raise ValueError(f"nth {nth} must lie in [0, {1 << 32})")
+        self._words[layout.FAIL_AT // 4] = nth
 
     def cancel(self) -> None:
         """Stop the run that another thread has under way; it raises CancelledError."""
@@ -417,12 +460,13 @@ class Runtime:
         if self.closed:
             raise DisposedError("the runtime is closed")
 
+    @gated
     def close(self) -> None:
         """Give all of it back to the process; sessions and tensors of this runtime are dead afterwards.
 
         Raises LeaseError (a BufferError) while numpy views of the heap are alive.
         """
-        with self._gate, self._ends:
+        with self._ends:
             if self._closed:
                 return
             leased = [b for b in self._blocks.values() if b.leases]
@@ -493,9 +537,16 @@ class Runtime:
         """Run the records in [start, end); the status, or TrapError. The gate must be held."""
         return self._run(start, end)
 
-    def _begin_run(self, number: int) -> None:
-        """Tell kernels the number of the run in its session; forget a cancellation that came when nothing ran."""
+    def _uncancel(self) -> None:
+        """Forget a cancellation that came when nothing ran."""
         self._words[CANCEL // 4] = 0
+
+    def _check_cancelled(self) -> None:
+        if self._words[CANCEL // 4]:
+            raise CancelledError("the run was cancelled while it was planned")
+
+    def _begin_run(self, number: int) -> None:
+        """Tell kernels the number of the run in its session."""
         self._words[RUN // 4] = number & 0xFFFFFFFF
 
     def _fault(self) -> tuple[int, int, int, int, int]:
@@ -534,6 +585,26 @@ def _call_site() -> str:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
+
+_runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
+_forking: list[Any] = []
+
+
+def _before_fork() -> None:
+    """Wait until no thread is in a call: a child gets heaps that are consistent, and locks that it can take."""
+    for runtime in list(_runtimes):
+        for lock in (runtime._gate.lock, runtime._ends):
+            lock.acquire()
+            _forking.append(lock)
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 _default: Runtime | None = None
 _default_lock = threading.Lock()

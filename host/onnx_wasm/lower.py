@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from . import ops, registry
 from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
 from .dtypes import STRING
-from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
+from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
 from .functions import body_of, check_opset, has_body
 from .model import Graph, Initializer, Node, function_graph
 from .registry import OpDef
@@ -28,8 +28,10 @@ Array = NDArray[Any]
 MAX_KNOWN = 4096
 # Values up to this size are computed while lowering, if all that they depend on is known.
 MAX_AT_ONCE = 64
-_CARELESS = (ValueError, TypeError, IndexError, KeyError, AttributeError)
-"""What Python raises in an op that is given something it did not expect."""
+# Iterations that depend on no data are unrolled; past this the host's memory would be at risk.
+MAX_RECORDS = 1 << 22
+_MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
+"""What an op, or numpy in its hands, raises on attributes and inputs that it did not expect."""
 Asking = Generator[Value, Array, Any]
 _MOVES = """
     CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity OneHot Pad Reshape
@@ -67,7 +69,10 @@ class LoweringCache:
         """What is kept of one graph."""
         found = self.prepared.get(graph)
         if found is None:
-            found = Prepared(graph, [_form(n, graph) for n in graph.nodes], graph.uses())
+            forms = [_form(n, graph) for n in graph.nodes]
+            for node, form in zip(graph.nodes, forms, strict=True):
+                _check_attributes(node, form, graph)
+            found = Prepared(graph, forms, graph.uses())
             self.prepared[graph] = found
         return found
 
@@ -113,13 +118,32 @@ def _missing(graph: Graph, checked: set[Any], calls: tuple[Any, ...] = ()) -> It
             yield from _missing(inner, checked, calls)
 
 
+_KINDS = {"int": int, "float": float, "str": str, "Graph": Graph, "Initializer": Initializer}
+
+
+def _check_attributes(node: Node, form: OpDef | None, graph: Graph) -> None:
+    """Attributes must be of the kinds that the operator's form takes."""
+    if form is None or (node.domain, node.op_type) in graph.functions:
+        return
+    for name, value in node.attributes.items():
+        kind = form.kinds.get(name, "")
+        element = _KINDS.get(kind.removeprefix("Sequence[").removesuffix("]"))
+        several = kind.startswith("Sequence[")
+        values = value if several and isinstance(value, tuple) else (value,)
+        if element is not None and not (
+            isinstance(value, tuple) == several and all(isinstance(v, element) for v in values)
+        ):
+            raise InvalidModelError(f"{graph.where}: {node}: attribute {name!r} is {value!r}, must be {kind}")
+
+
 def _check_order(graph: Graph, outer: set[str]) -> None:
-    defined = outer | {i.name for i in graph.inputs} | set(graph.overridable) | set(graph.initializers)
-    mine: set[str] = set()
+    mine = {i.name for i in graph.inputs} | set(graph.overridable) | set(graph.initializers)
+    defined = outer | mine
     for node in graph.nodes:
         for name in node.inputs:
             if name and name not in defined:
                 raise InvalidModelError(f"{graph.where}: {node}: input {name!r} is not computed before it")
+        _check_attributes(node, _form(node, graph), graph)
         for inner in node.subgraphs():
             _check_order(inner, defined)
         for name in node.outputs:
@@ -177,8 +201,10 @@ class Lowering:
         fetches: Sequence[str],
         *,
         evaluate: Callable[[Value], Array] | None = None,
+        check: Callable[[], None] = lambda: None,
         fuse: bool = True,
     ) -> None:
+        self._check = check
         self.context = Context(cache.derived, evaluate, fuse=fuse)
         self._evaluate = evaluate
         self.inputs = dict(inputs)
@@ -365,6 +391,8 @@ class Lowering:
                 request = result.send(reply)
             except StopIteration as stop:
                 return _list(stop.value)
+            except _MISTAKES as error:
+                self._refuse(error, args)
             reply = self.context.read(request[0] if isinstance(request, tuple) else request)
 
     def _once(self, form: OpDef, args: Sequence[Item | None]) -> Any:
@@ -372,10 +400,16 @@ class Lowering:
         bound = [cx.read(a) if isinstance(a, Value) and _is_host(form, i) else a for i, a in enumerate(args)]
         try:
             return form.function(cx, *bound, **cx.node.attributes)
-        except (NeedsValueError, OnnxWasmError):
-            raise
-        except _CARELESS as error:
-            _explain(cx, error, args)
+        except _MISTAKES as error:
+            self._refuse(error, args)
+
+    def _refuse(self, error: Exception, args: Sequence[Item | None]) -> NoReturn:
+        """Raise what an op stumbled over with the node's name; what names it already as it is."""
+        if isinstance(error, OnnxWasmError):
+            raise error
+        given = ", ".join(repr(a) for a in args if a is not None)
+        kind = HeapMemoryError if isinstance(error, MemoryError) else ShapeError
+        self.context.fail(f"{error} (inputs {given}; attributes {self.context.node.attributes})", kind)
 
     def _drive(self, scope: _Scope, steps: Generator[Any, Any, Any]) -> Asking:
         """Answer what an op that is a generator asks for."""
@@ -387,11 +421,12 @@ class Lowering:
                 request = steps.send(reply)
             except StopIteration as stop:
                 return stop.value
-            except (NeedsValueError, OnnxWasmError):
-                raise
-            except _CARELESS as error:
-                _explain(cx, error, scope.args)
+            except _MISTAKES as error:
+                self._refuse(error, scope.args)
             if isinstance(request, Subgraph):
+                self._check()
+                if len(cx.records) > MAX_RECORDS:
+                    cx.fail(f"more than {MAX_RECORDS:,} records to run", UnsupportedModelError)
                 scope.keep = request.keep
                 names = [i.name for i in request.graph.parameters]
                 if len(names) != len(request.inputs):
@@ -418,6 +453,11 @@ class Lowering:
         """Lower the body of a function in the node's place."""
         graph = scope.prepared.graph
         body = body_of(node, graph, args, self._cache.bodies)
+        if len(args) > len(body.inputs) or len(node.outputs) > len(body.outputs):
+            self.context.fail(
+                f"{len(args)} inputs and {len(node.outputs)} outputs; function {body.name} has {len(body.inputs)} and "
+                f"{len(body.outputs)}"
+            )
         names = [i.name for i in body.inputs]
         inputs = {n: a for n, a in zip(names, args, strict=False) if a is not None}
         fetches = tuple(o.name for o, wanted in zip(body.outputs, node.outputs, strict=False) if wanted)
@@ -459,12 +499,6 @@ def _named(strings: Array, numbers: Value) -> Item:
 
 def _is_string(item: Item | None) -> bool:
     return isinstance(item, Value) and item.dtype is STRING
-
-
-def _explain(cx: Context, error: Exception, args: Sequence[Item | None]) -> NoReturn:
-    """Raise for what an op did not expect, with all that it was given."""
-    given = ", ".join(repr(a) for a in args if a is not None)
-    cx.fail(f"{error} (inputs {given}; attributes {cx.node.attributes})")
 
 
 def _list(result: Any) -> list[Item | None]:

@@ -74,6 +74,8 @@ class ExternalData:
         if not length:
             return memoryview(b"")
         try:
+            if not path.is_file() and path.exists():
+                raise InvalidModelError(f"{described}: {path} is no file")
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < offset + length:
                     raise InvalidModelError(f"{described}: {path} is shorter than {offset + length} bytes")
@@ -224,7 +226,13 @@ def load(
         raise InvalidModelError(f"{where}: not an ONNX model, or truncated ({len(data)} bytes): {error}") from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"{where}: not an ONNX model: no {'graph' if proto.opset_import else 'opset_import'}")
-    opsets = {_domain(o.domain): o.version for o in proto.opset_import}
+    opsets: dict[str, int] = {}
+    for imported in proto.opset_import:
+        domain, version = _domain(imported.domain), imported.version
+        if opsets.setdefault(domain, version) != version:
+            raise InvalidModelError(
+                f"{where}: opsets {opsets[domain]} and {version} of domain {domain or 'ai.onnx'} are imported"
+            )
     reader = _Reader(opsets, files, where, {(_domain(f.domain), f.name): f for f in proto.functions})
     graph = reader.graph(proto.graph)
     graph.metadata = {p.key: p.value for p in proto.metadata_props}
@@ -269,6 +277,10 @@ class _Reader:
     def graph(self, proto: onnx.GraphProto) -> Graph:
         if proto.sparse_initializer:
             raise UnsupportedModelError(f"{self.where}: sparse initializers are not supported")
+        for what, names in (("initializer", proto.initializer), ("input", proto.input)):
+            for name, count in Counter(n.name for n in names).items():
+                if count > 1:
+                    raise InvalidModelError(f"{self.where}: {what} {name!r} occurs {count} times")
         initializers = {t.name: Initializer(t, self.files, self.where) for t in proto.initializer}
         inputs = [_value_info(i, self.where) for i in proto.input]
         return Graph(
@@ -285,6 +297,9 @@ class _Reader:
         )
 
     def node(self, proto: onnx.NodeProto, index: int) -> Node:
+        twice = [n for n, count in Counter(a.name for a in proto.attribute).items() if count > 1]
+        if twice:
+            raise InvalidModelError(f"{self.where}: {proto.op_type} {proto.name!r}: attributes {twice} occur twice")
         if any(a.ref_attr_name for a in proto.attribute):
             attributes = [b for a in proto.attribute if (b := self._bind(a)) is not None]
             copy = onnx.NodeProto()
@@ -333,6 +348,13 @@ class _Reader:
             return tuple(self.graph(g) for g in proto.graphs)
         if kind == AttributeProto.TENSORS:
             return tuple(Initializer(t, self.files, self.where) for t in proto.tensors)
+        try:
+            return self._plain(proto)
+        except ValueError as error:
+            raise InvalidModelError(f"{self.where}: attribute {proto.name!r} cannot be read: {error}") from None
+
+    @staticmethod
+    def _plain(proto: AttributeProto) -> Any:
         value = onnx.helper.get_attribute_value(proto)
         if isinstance(value, bytes):
             return value.decode()

@@ -95,11 +95,17 @@ class Segment:
 
     def path(self) -> list[Segment]:
         """From the first segment to this one."""
-        return [*(self.parent.path() if self.parent else ()), self]
+        found = [self]
+        while found[-1].parent is not None:
+            found.append(found[-1].parent)
+        return found[::-1]
 
     def tree(self) -> list[Segment]:
         """This segment and all after it."""
-        return [self, *(s for child in self.children.values() for s in child.tree())]
+        found = [self]
+        for segment in found:
+            found.extend(segment.children.values())
+        return found
 
 
 @dataclass(eq=False)
@@ -130,7 +136,14 @@ class Program:
     def _begin(self, feeds: Feeds) -> _Work:
         core = self._core
         items, inputs = feeds.values(self._known)
-        lowering = Lowering(core.cache, items, self._fetches, evaluate=core.weights.evaluate, fuse=core.fuse)
+        lowering = Lowering(
+            core.cache,
+            items,
+            self._fetches,
+            evaluate=core.weights.evaluate,
+            check=core.runtime._check_cancelled,
+            fuse=core.fuse,
+        )
         return _Work(lowering, lowering.steps(), Planner(lowering), inputs)
 
     def _advance(self, work: _Work, answer: Array | None, again: Segment | None = None) -> Segment:
@@ -215,7 +228,7 @@ class Program:
                 path.append(segment)
                 self._bind(segment, feeds, fresh=len(path) == 1)
                 if segment.asked is None:
-                    lent = self._lend(segment, feeds, given)
+                    self._lend(segment, feeds, given, lent)
                 self._execute(segment)
                 if segment.asked is None:
                     break
@@ -279,21 +292,20 @@ class Program:
                     raise FeedError(f"the tensor given for output {name!r} shares memory with {other}")
             taken[f"output {name!r}"] = mine
 
-    def _lend(self, segment: Segment, feeds: Feeds, given: Mapping[str, Tensor]) -> dict[int, Tensor]:
-        """Put the caller's tensors into the records that would allocate outputs; by address of the record's word.
+    def _lend(self, segment: Segment, feeds: Feeds, given: Mapping[str, Tensor], lent: dict[int, Tensor]) -> None:
+        """Put the caller's tensors into the records that would allocate outputs; enter them into ``lent``, by address
+        of the record.
 
         Either all of them are lent or, where one does not fit, none: what a record holds and was not lent is freed.
         """
         self._check_given(segment, feeds, given)
-        lent: dict[int, Tensor] = {}
         words = self._words(segment)
         for name, tensor in given.items():
             value = self.outputs[segment][name]
             allocation = self._allocation(segment, value) if isinstance(value, Value) else None
             if allocation is not None:
-                words[allocation.result] = tensor.address
                 lent[allocation.address] = tensor
-        return lent
+                words[allocation.result] = tensor.address
 
     def _allocation(self, segment: Segment, value: Value) -> Allocation | None:
         return segment.allocations.get(segment.plan.buffers[value.root])
@@ -381,19 +393,24 @@ class Program:
             return Tensor._wrap(Block(runtime, 0, 0, "output", name), value.dtype, value.shape)
         words = self._words(segment)
         block = runtime._adopt(int(words[allocation.result]), value.root.nbytes, "output", f"{self._core.name} {name}")
+        tensor = Tensor._wrap(block, value.dtype, value.shape)
+        # Only now: an interrupted run frees what its tapes still list.
         words[allocation.result] = 0
-        return Tensor._wrap(block, value.dtype, value.shape)
+        return tensor
 
     def _unwind(self, path: Sequence[Segment], lent: Mapping[int, Tensor]) -> None:
         """Give back what tapes have allocated and nobody took."""
+        runtime = self._core.runtime
         for segment in path:
             words, encoded = self._words(segment), segment.tape
             if not words[encoded.results].any():
                 continue
             for allocation in encoded.allocations:
                 address = int(words[allocation.result])
+                # Forgotten first: a tape that finds the block here takes it for one that is lent.
+                words[allocation.result] = 0
                 if address and allocation.address not in lent:
-                    self._core.runtime._free(address)
+                    runtime._free_at(address)
             words[encoded.results] = 0
 
 

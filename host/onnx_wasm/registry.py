@@ -12,7 +12,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
@@ -33,6 +33,8 @@ class OpDef:
     variadic: bool
     attributes: frozenset[str]
     required_attributes: frozenset[str]
+    kinds: Mapping[str, str]
+    """What each attribute must be: "int", "Sequence[float]", "Graph" ..., as the signature says."""
     host: frozenset[str]
     """Inputs that the function gets as numpy arrays: shapes, axes, indices, that must be known."""
     fold: Callable[..., Any] | None
@@ -75,6 +77,7 @@ def op(
                     variadic=any(p.kind is p.VAR_POSITIONAL for p in parameters),
                     attributes=frozenset(p.name for p in attributes),
                     required_attributes=frozenset(p.name for p in attributes if p.default is p.empty),
+                    kinds={p.name: str(p.annotation).removesuffix(" | None") for p in attributes},
                     host=frozenset(host),
                     fold=fold,
                     pure=pure,

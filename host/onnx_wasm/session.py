@@ -8,7 +8,7 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes, model
-from .errors import DisposedError, FeedError, FeedTypeError, InvalidModelError, OnnxWasmError, UnsupportedModelError
+from .errors import (
+    DisposedError,
+    FeedError,
+    FeedTypeError,
+    InvalidModelError,
+    OnnxWasmError,
+    UnsupportedModelError,
+    no_copy,
+)
 from .feeds import Fed, Feed, Feeds, check_feeds
-from .heap import Block, Runtime, default_runtime
+from .heap import Block, Runtime, default_runtime, gated
 from .lower import LoweringCache, prepare
 from .model import Dimension, Graph, ValueInfo
 from .options import SessionOptions
@@ -73,13 +81,15 @@ class InferenceSession:
         self._options = options
         self._runtime = runtime
         self._name = Path(source).stem if isinstance(source, (str, os.PathLike)) else f"session {number}"
-        self._disposed = False
+        self._gate = runtime._gate
         self._loading = threading.RLock()
+        self._doomed: list[Program] = []
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._decisive: tuple[str, ...] = ()
         """Inputs whose contents decide shapes, and so belong to the key of programs."""
         self._last: Program | None = None
         self._core: Core | None = None
+        self._disposed = False
         runtime._sessions.add(self)
         if not options.enable_lazy_initialization:
             try:
@@ -200,6 +210,7 @@ class InferenceSession:
 
     # Running
 
+    @gated
     def run(self, feeds: Mapping[str, Feed], fetches: Fetches = None) -> dict[str, Any]:
         """Run the model once.
 
@@ -211,8 +222,7 @@ class InferenceSession:
         Raises FeedError or FeedTypeError for feeds that do not fit, MemoryError, and errors that name the node for
         values outside an operator's domain. After any error nothing is leaked, and the session can run again.
         """
-        with self._runtime._gate:
-            return self._run(feeds, fetches)
+        return self._run(feeds, fetches)
 
     async def run_async(self, feeds: Mapping[str, Feed], fetches: Fetches = None) -> dict[str, Any]:
         """`run` in a thread, for an event loop."""
@@ -221,6 +231,7 @@ class InferenceSession:
     def _run(self, feeds: Mapping[str, Feed], fetches: Fetches) -> dict[str, Result]:
         core = self._load()
         self._runtime._check_open()
+        self._runtime._uncancel()
         fed = check_feeds(core.cache.graph, feeds, self._runtime, self._dimensions)
         names, given = self._check_fetches(fetches)
         while True:
@@ -234,8 +245,7 @@ class InferenceSession:
 
     def _make_room(self) -> None:
         """Give back all that a later run can make again, so that one which fits is not refused."""
-        while self._programs:
-            self._drop(self._programs.popitem()[1])
+        self._drop_all()
         if self._core is not None:
             self._core.release_staging()
         self._runtime._release_arena()
@@ -243,9 +253,12 @@ class InferenceSession:
     def _check_fetches(self, fetches: Fetches) -> tuple[tuple[str, ...], dict[str, Tensor]]:
         outputs = [o.name for o in self._graph.outputs]
         if fetches is None:
-            return tuple(outputs), {}
+            return tuple(dict.fromkeys(outputs)), {}
         if isinstance(fetches, str):
             raise FeedTypeError(f"fetches must be a sequence of output names or a mapping, got the string {fetches!r}")
+        if not isinstance(fetches, Iterable):
+            raise FeedTypeError(f"fetches must be output names or a mapping, got {type(fetches).__name__}")
+        fetches = fetches if isinstance(fetches, Mapping) else list(fetches)
         unknown = [n for n in fetches if n not in outputs]
         if unknown:
             raise FeedError(f"{unknown} are no outputs of the model, which has {outputs}")
@@ -272,7 +285,7 @@ class InferenceSession:
         else:
             program = Program(self._load(), feeds, fetches, known)
             while len(self._programs) >= self._options.max_plans:
-                self._drop(self._programs.popitem(last=False)[1])
+                self._drop(next(iter(self._programs)))
             self._programs[key] = program
         self._last = program
         return program
@@ -285,14 +298,22 @@ class InferenceSession:
             )
         self._decisive = (*self._decisive, name)
         # Programs made without its contents would be found for any.
+        self._drop_all()
+
+    def _drop_all(self) -> None:
         while self._programs:
-            self._drop(self._programs.popitem()[1])
+            self._drop(next(iter(self._programs)))
 
-    def _drop(self, program: Program) -> None:
-        program.dispose()
-        if self._last is program:
+    def _drop(self, key: Any) -> None:
+        # Where an interrupt comes in between, the next call finishes.
+        self._doomed.append(self._programs.pop(key))
+        if self._last in self._doomed:
             self._last = None
+        while self._doomed:
+            self._doomed[-1].dispose()
+            self._doomed.pop()
 
+    @gated
     def _preload(self) -> None:
         """Place the weights, for known shapes or, if any will do, for made-up ones; else the first run does it."""
         core = self._load()
@@ -301,30 +322,31 @@ class InferenceSession:
             return
         dimensions = {i.name: self._dimensions(i) for i in graph.inputs}
         static = all(s is not None and all(isinstance(d, int) for d in s) for s in dimensions.values())
-        fetches = tuple(o.name for o in graph.outputs)
-        with self._runtime._gate:
-            for size in (0,) if static else _TRIAL_SIZES:
-                items: dict[str, Fed | list[Fed] | None] = {}
-                for info in graph.inputs:
-                    assert info.dtype is not None
-                    shape = tuple(d if isinstance(d, int) else size for d in dimensions[info.name] or ())
-                    items[info.name] = Fed(shape, info.dtype, 0, None)
-                feeds = Feeds(items)
-                try:
-                    program = Program(core, feeds, fetches, {})
-                except NeedsInputError:
-                    return
-                except OnnxWasmError as error:
-                    # Of made-up sizes only the smallest tells that the weights do not fit.
-                    out_of_memory = isinstance(error, MemoryError) and size == _TRIAL_SIZES[0]
-                    if static or out_of_memory or isinstance(error, (InvalidModelError, UnsupportedModelError)):
-                        raise
-                    continue
-                if static:
-                    self._programs[feeds.key(), fetches, ()] = self._last = program
-                else:
-                    program.dispose()
+        fetches = tuple(dict.fromkeys(o.name for o in graph.outputs))
+        self._runtime._check_open()
+        self._runtime._uncancel()
+        for size in (0,) if static else _TRIAL_SIZES:
+            items: dict[str, Fed | list[Fed] | None] = {}
+            for info in graph.inputs:
+                assert info.dtype is not None
+                shape = tuple(d if isinstance(d, int) else size for d in dimensions[info.name] or ())
+                items[info.name] = Fed(shape, info.dtype, 0, None)
+            feeds = Feeds(items)
+            try:
+                program = Program(core, feeds, fetches, {})
+            except NeedsInputError:
                 return
+            except OnnxWasmError as error:
+                # Of made-up sizes only the smallest tells that the weights do not fit.
+                out_of_memory = isinstance(error, MemoryError) and size == _TRIAL_SIZES[0]
+                if static or out_of_memory or isinstance(error, (InvalidModelError, UnsupportedModelError)):
+                    raise
+                continue
+            if static:
+                self._programs[feeds.key(), fetches, ()] = self._last = program
+            else:
+                program.dispose()
+            return
 
     # Profiling and the end
 
@@ -345,26 +367,34 @@ class InferenceSession:
         self._disposed = True
         self._source = None
         self._runtime._sessions.discard(self)
-        if self._runtime.closed:
-            return
-        if self._runtime._gate.mine:
+        if self._gate.mine:
             # A finaliser disposes of it in the middle of a run of this thread.
             self._runtime._abandon(self, self._blocks())
+        elif not self._runtime.closed:
+            try:
+                self._let_go()
+            except BaseException:
+                # Interrupted: another call, or the finaliser, gives back the rest.
+                self._disposed = False
+                raise
+
+    @gated
+    def _let_go(self) -> None:
+        if self._runtime.closed:
             return
-        with self._runtime._gate:
-            while self._programs:
-                self._drop(self._programs.popitem()[1])
-            if self._core is not None:
-                self._core.weights.dispose()
-                self._core.release_staging()
-            if not self._runtime._sessions:
-                self._runtime._release_arena()
+        self._drop_all()
+        if self._core is not None:
+            self._core.weights.dispose()
+            self._core.release_staging()
+        if not self._runtime._sessions:
+            self._runtime._release_arena()
 
     release = dispose
+    __reduce__ = no_copy
 
     def _blocks(self) -> list[Block]:
         """The blocks that it keeps in the heap."""
-        blocks = [b for program in self._programs.values() for b in program.blocks()]
+        blocks = [b for program in (*self._programs.values(), *self._doomed) for b in program.blocks()]
         if self._core is None:
             return blocks
         return [*blocks, *self._core.weights.blocks(), *self._core.staging.values()]

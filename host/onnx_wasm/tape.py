@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .context import Record, Value
-from .errors import UnsupportedModelError
+from .errors import ShapeError, UnsupportedModelError
 from .plan import FOREVER, Buffer, Place, SegmentPlan
 
 HEADER = struct.Struct("<HHI")
 MAX_WORDS = 0xFFFF
+MAX_UNITS = 0xFFFFFFFF
 _CODES = {"ptr": "I", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
 # Of a tape_malloc record: the word with its block. Of both kinds of record that patch: words before the list.
 _RESULT_WORD = 3
@@ -112,11 +113,29 @@ def encode_record(record: Record, signature: Signature, address: Callable[[Value
     layout, _ = _layout(tuple(kinds.values()))
     fixed, tail = _arguments(record, kinds, address)
     body = layout.pack(*fixed) + tail
-    return HEADER.pack(kernel, (HEADER.size + len(body)) // 4, record.units) + body
+    return HEADER.pack(kernel, _length(record, body), record.units) + body
+
+
+def _length(record: Record | None, body: bytes) -> int:
+    """Words of a record."""
+    length = (HEADER.size + len(body)) // 4
+    if length > MAX_WORDS:
+        what = "the run loop" if record is None else record.node
+        raise UnsupportedModelError(f"{what}: a record of {length} words; the limit is {MAX_WORDS}")
+    return length
+
+
+def _i32(record: Record, name: str, value: int) -> int:
+    """A number as an unsigned word."""
+    if not -(1 << 31) <= value < 1 << 32:
+        raise ShapeError(f"{record.node}: {name} is {value}, beyond 32 bits")
+    return value & 0xFFFFFFFF
 
 
 def _arguments(record: Record, kinds: dict[str, str], address: Callable[[Value], int]) -> tuple[list[Any], bytes]:
     args = record.args
+    if not 0 <= record.units <= MAX_UNITS:
+        raise ShapeError(f"{record.node}: {record.units} units of work; the limit is {MAX_UNITS:,}")
     if args.keys() != kinds.keys():
         raise AssertionError(f"{record.kernel} takes {list(kinds)}, {record.node} gives {list(args)}")
     fixed: list[Any] = []
@@ -128,9 +147,11 @@ def _arguments(record: Record, kinds: dict[str, str], address: Callable[[Value],
             fixed.append(0 if value is None else address(value) if isinstance(value, Value) else value)
         elif kind == "words":
             fixed.append(base + len(tail))
-            tail += struct.pack(f"<{len(value)}I", *[v & 0xFFFFFFFF for v in value])
+            tail += struct.pack(f"<{len(value)}I", *[_i32(record, name, v) for v in value])
         elif kind == "i32":
-            fixed.append(value & 0xFFFFFFFF)
+            fixed.append(_i32(record, name, value))
+        elif kind == "i64" and not -(1 << 63) <= value < 1 << 63:
+            raise ShapeError(f"{record.node}: {name} is {value}, beyond 64 bits")
         else:
             fixed.append(value)
     return fixed, tail
@@ -233,11 +254,7 @@ class _Encoder:
             (self.allocations.get(buffer) or self.bound[buffer]).patches.append((word, value.offset))
 
     def _append(self, record: Record | None, kernel: int, units: int, body: bytes) -> None:
-        length = (HEADER.size + len(body)) // 4
-        if length > MAX_WORDS:
-            raise UnsupportedModelError(
-                f"{record and record.node}: a record of {length} words; the limit is {MAX_WORDS}"
-            )
+        length = _length(record, body)
         self.starts.append(self.at)
         self.records.append(record)
         self.chunks.append(HEADER.pack(kernel, length, units) + body)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import dtypes
 from .dtypes import DType
-from .errors import DisposedError, FeedError, FeedTypeError
+from .errors import DisposedError, FeedError, FeedTypeError, no_copy
 from .heap import Block, Runtime, default_runtime
 
 Array = NDArray[Any]
@@ -62,11 +62,12 @@ class Tensor:
             np.copyto(runtime.view(block, array.shape, array.dtype.newbyteorder("=")), array)
 
     def _attach(self, block: Block, offset: int, dtype: DType, dims: tuple[int, ...]) -> None:
-        self._block = block
-        self._token = block.hold()
         self._offset = offset
         self._dtype = dtype
         self._dims = dims
+        self._token = block.hold()
+        # Last: from here on the finaliser gives it back.
+        self._block = block
 
     def _hold_strings(self, data: Any, dims: Sequence[int] | None) -> None:
         given = np.asarray(data, object)
@@ -170,9 +171,15 @@ class Tensor:
         self._strings = None
         block, self._block = self._block, None
         if block is not None:
-            block.drop(self._token)
+            try:
+                block.drop(self._token)
+            except BaseException:
+                # Interrupted: another call, or the finaliser, does it.
+                self._block = block
+                raise
 
     release = dispose
+    __reduce__ = no_copy
 
     def __enter__(self) -> Tensor:
         return self

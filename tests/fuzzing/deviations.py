@@ -44,7 +44,7 @@ def _same_dilated(question: Question) -> bool:
 def _same_gaps(question: Question) -> bool:
     """SAME padding of windows that leave gaps."""
     pools = "Pool" in question.op
-    if not pools and question.op != "ConvTranspose" or question.auto_pad not in (b"SAME_UPPER", b"SAME_LOWER"):
+    if (not pools and question.op != "ConvTranspose") or question.auto_pad not in (b"SAME_UPPER", b"SAME_LOWER"):
         return False
     kernel = question.kernel_shape if pools else question.inputs[1].shape[2:]
     strides = question.strides or [1] * len(kernel)
