@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 RUNGS: list[set[str]] = [
     {"errors", "heap_layout", "build"},
     {"dtypes", "engine", "options"},
-    {"model", "env", "heap_view"},
+    {"model", "env", "heap_view", "blocks", "gate", "memory_info"},
     {"heap"},
     {"context", "trace", "tensor"},
     {"registry", "faults", "feeds", "functions", "signatures"},
@@ -37,6 +37,9 @@ HEAP_SIDE = {
     "engine",
     "env",
     "heap",
+    "blocks",
+    "gate",
+    "memory_info",
     "heap_layout",
     "heap_view",
     "tensor",

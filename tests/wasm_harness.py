@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from onnx_wasm import engine, heap_layout
-from onnx_wasm.heap import MAXIMUM as POLICY_MAXIMUM
-from onnx_wasm.heap import ORT_WEB_HEAP_BASE as BASE
+from onnx_wasm.env import MAXIMUM as POLICY_MAXIMUM
+from onnx_wasm.env import ORT_WEB_HEAP_BASE as BASE
 from onnx_wasm.trace import START_REQUESTS
 
 PAGE = engine.PAGE

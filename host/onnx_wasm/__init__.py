@@ -10,6 +10,7 @@ ort.memory()
 
 from __future__ import annotations
 
+from .blocks import Block
 from .env import VERSION, env
 from .errors import (
     CancelledError,
@@ -30,8 +31,9 @@ from .errors import (
     ShapeError,
     UnsupportedModelError,
 )
-from .heap import Block, Growth, MemoryInfo, Runtime, default_runtime, memory
+from .heap import Runtime, default_runtime, memory
 from .heap_view import HeapView
+from .memory_info import Growth, MemoryInfo
 from .options import SessionOptions
 from .program import ProfileEvent
 from .session import InferenceSession, PlanInfo, ValueMetadata

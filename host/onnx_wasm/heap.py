@@ -1,208 +1,41 @@
-"""The heap as Python sees it: a runtime owns one linear memory, blocks are its allocations.
-
-A block has *holders* (tensors, sessions) and *leases* (numpy views). It goes back to the heap when it has neither.
-The last lease may die in any thread and at any moment, even inside a call into the module, so a dying lease only
-queues its block; whoever next leaves the gate empties the queue.
-"""
+"""The heap as Python sees it: a runtime owns one linear memory and one instance of the module."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import itertools
 import math
 import os
 import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import heap_layout as layout
+from .blocks import Block, Lease, Tag
 from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, Variant
 from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
 from .errors import (
     CancelledError,
     DisposedError,
-    EngineError,
     HeapCorruptionError,
     HeapMemoryError,
     LeaseError,
     no_copy,
 )
+from .gate import Gate, gated
 from .heap_view import HeapView
+from .memory_info import Growth, MemoryInfo
 
 Array = NDArray[Any]
-Tag = Literal["weights", "activations", "input", "output", "tape", "user"]
 
 TENSOR_ALIGNMENT = 64
 _PACKAGE = str(Path(__file__).parent)
-_tokens = itertools.count()
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-class Block:
-    """One allocation: address and size in bytes, what it is for, and who keeps it."""
-
-    __slots__ = ("address", "holders", "leases", "nbytes", "owner", "runtime", "site", "tag")
-
-    def __init__(self, runtime: Runtime, address: int, nbytes: int, tag: Tag, owner: str, site: str = "") -> None:
-        self.runtime = runtime
-        self.address = address
-        self.nbytes = nbytes
-        self.tag = tag
-        self.owner = owner
-        self.site = site
-        """The Python line that made it, when the runtime traces allocations."""
-        self.holders: set[int] = set()
-        self.leases: set[int] = set()
-
-    def hold(self) -> int:
-        """Keep the block; the answer is the token for `drop`."""
-        token = next(_tokens)
-        self.holders.add(token)
-        return token
-
-    def drop(self, token: int) -> None:
-        """Stop keeping it: without holders and leases it is freed."""
-        self.holders.discard(token)
-        self.runtime._give_back(self)
-
-    def __repr__(self) -> str:
-        made = f", made at {self.site}" if self.site else ""
-        return f"<Block {self.nbytes:,} bytes at {self.address:#x}, {self.tag}, {self.owner}{made}>"
-
-
-class _Lease:
-    """Lives as long as a numpy view of a block, or any array derived from it."""
-
-    __slots__ = ("block", "token")
-
-    def __init__(self, block: Block) -> None:
-        self.token = next(_tokens)
-        self.block = block
-        block.leases.add(self.token)
-
-    def __del__(self) -> None:
-        if not hasattr(self, "block"):
-            return
-        self.block.leases.discard(self.token)
-        self.block.runtime._give_back(self.block)
-
-
-@dataclass(frozen=True)
-class Growth:
-    """One growth of linear memory, in bytes; `wanted` is the break that asked for it."""
-
-    before: int
-    after: int
-    wanted: int
-
-
-@dataclass(frozen=True)
-class MemoryInfo:
-    """The state of a heap; sizes in bytes."""
-
-    linear: int
-    """Size of linear memory. It never shrinks."""
-    maximum: int
-    used: int
-    """Bytes of blocks in use, their headers and padding included."""
-    free: int
-    """Bytes inside the heap that are in no block."""
-    peak: int
-    """The most that `used` has been."""
-    largest_free: int
-    blocks: int
-    """Number of blocks in use."""
-    growths: tuple[Growth, ...]
-    """The last 256 growths, oldest first."""
-    growth_count: int
-    """How often linear memory has grown."""
-    tensors: int
-    sessions: int
-    by_tag: dict[str, int]
-    """Bytes asked for by live blocks, by what they are for."""
-
-    @property
-    def fragmentation(self) -> float:
-        """The part of free bytes that is not in the largest free chunk, 0 to 1."""
-        return 1 - self.largest_free / self.free if self.free else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
-        fields = {k: v for k, v in vars(self).items() if k != "growths"}
-        return {**fields, "fragmentation": self.fragmentation, "growths": [vars(g) for g in self.growths]}
-
-    def __str__(self) -> str:
-        tags = ", ".join(f"{tag} {size:,}" for tag, size in sorted(self.by_tag.items())) or "nothing held"
-        return (
-            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({self.growth_count} growths); "
-            f"used {self.used:,} in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, "
-            f"largest free {self.largest_free:,}{f' ({tags})' if tags else ''}"
-        )
-
-
-class _Gate:
-    """One call into the module at a time; leaving it gives back what leases have queued.
-
-    A KeyboardInterrupt may come between any two instructions of Python, but not within ``with`` for a lock written in
-    C. So no Python stands between taking the lock and the ``try`` that lets go of it.
-    """
-
-    __slots__ = ("drain", "lock", "queue")
-
-    def __init__(self, queue: deque[Block], drain: Callable[[], None]) -> None:
-        self.lock: Any = threading.RLock()
-        self.queue = queue
-        self.drain = drain
-
-    @property
-    def mine(self) -> bool:
-        """Whether this thread is inside, as a finaliser may find it."""
-        return bool(self.lock._is_owned())
-
-    def try_drain(self) -> None:
-        """Give back what is queued, unless somebody is inside, who will on leaving."""
-        lock = self.lock
-        if lock._is_owned():
-            return
-        try:
-            if lock.acquire(blocking=False):
-                self.drain()
-        finally:
-            try:  # noqa: SIM105
-                lock.release()
-            except RuntimeError:
-                # It was not taken.
-                pass
-
-
-def gated(method: Method) -> Method:
-    """The method runs inside the gate of its object."""
-
-    @functools.wraps(method)
-    def inside(self: Any, *args: Any, **kwargs: Any) -> Any:
-        gate: _Gate = self._gate
-        if gate.mine:
-            raise EngineError("the runtime is already in a call on this thread")
-        with gate.lock:
-            try:
-                result = method(self, *args, **kwargs)
-            finally:
-                gate.drain()
-        # What came after the last look found the gate closed.
-        if gate.queue:
-            gate.try_drain()
-        return result
-
-    return inside  # type: ignore[return-value]
 
 
 class Runtime:
@@ -241,7 +74,7 @@ class Runtime:
         self._closed = False
         self._blocks: dict[int, Block] = {}
         self._pending: deque[Block] = deque()
-        self._gate = _Gate(self._pending, self._drain)
+        self._gate = Gate(self._pending, self._drain)
         # Views are made, and runs cancelled, without the gate: this keeps their memory from going meanwhile. Taken
         # inside the gate or without it; finalisers may take it again.
         self._ends = threading.RLock()
@@ -338,7 +171,7 @@ class Runtime:
         if not size:
             return np.empty(shape, dtype)
         with self._ends:
-            lease = _Lease(block)
+            lease = Lease(block)
             self._check_open()
             if self._blocks.get(block.address) is not block:
                 raise DisposedError(f"{block!r} has been given back to the heap")

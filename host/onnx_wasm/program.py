@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import engine, tape
+from .blocks import Block
 from .context import EmptyOptional, HostView, Item, Record, TensorSequence, Value
 from .errors import FeedError, KernelTrapError
 from .faults import OUT_OF_MEMORY, fault_error, where
 from .feeds import Feeds
-from .heap import Block, Runtime
+from .heap import Runtime
 from .lower import Lowering, LoweringCache
 from .plan import Buffer, Planner, SegmentPlan
 from .tape import Allocation, Tape

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes
-from .heap import MemoryInfo
+from .memory_info import MemoryInfo
 from .session import PlanInfo
 from .tensor import Tensor
 

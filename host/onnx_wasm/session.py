@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes, model
+from .blocks import Block
 from .errors import (
     DisposedError,
     FeedError,
@@ -27,7 +28,8 @@ from .errors import (
     no_copy,
 )
 from .feeds import Fed, Feed, Feeds, check_feeds
-from .heap import Block, Runtime, default_runtime, gated
+from .gate import gated
+from .heap import Runtime, default_runtime
 from .lower import LoweringCache, prepare
 from .model import Dimension, Graph, ValueInfo
 from .options import SessionOptions

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes
+from .blocks import Block
 from .dtypes import DType
 from .errors import DisposedError, FeedError, FeedTypeError, no_copy
-from .heap import Block, Runtime, default_runtime
+from .heap import Runtime, default_runtime
 
 Array = NDArray[Any]
 
@@ -131,7 +132,8 @@ class Tensor:
 
     @property
     def runtime(self) -> Runtime:
-        return self._live().runtime
+        runtime: Runtime = self._live().runtime
+        return runtime
 
     @property
     def data(self) -> Array:
@@ -146,7 +148,8 @@ class Tensor:
         block = self._live()
         assert self._dtype.numpy is not None
         shape = self._dims if self._dtype.bits >= 8 else (self.nbytes,)
-        return block.runtime.view(block, shape, self._dtype.numpy, self._offset)
+        view: Array = block.runtime.view(block, shape, self._dtype.numpy, self._offset)
+        return view
 
     def get_data(self, release_data: bool = False) -> Array:
         """The data; with ``release_data`` a copy outside the heap, and the tensor is disposed."""

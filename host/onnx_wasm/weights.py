@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import engine, tape
+from .blocks import Block
 from .context import CHUNK, Recipe, Record, Value
 from .errors import KernelTrapError
 from .faults import fault_error, where
-from .heap import Block, Runtime
+from .heap import Runtime
 
 Array = NDArray[Any]
 STAGING_BYTES = 1 << 20
