@@ -1,7 +1,7 @@
 """Where the module's heap keeps its state: fixed addresses in linear memory (wasm/_heap.wat.j2).
 
 Every word is an unsigned i32 but ``GEOMETRIC_STEP``, which is an f64. The host reads them; it
-writes ``FAIL_AT`` only.
+writes ``FAIL_AT`` and ``PEAK`` only.
 """
 
 from __future__ import annotations
