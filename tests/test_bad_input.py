@@ -336,3 +336,10 @@ def test_a_body_with_another_number_of_inputs(runtime: ort.Runtime) -> None:
     scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1)
     with pytest.raises(ort.ShapeError, match=r'Scan "y".* has 2 inputs, and is given 1'):
         ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
+
+
+@pytest.mark.parametrize("op", ["Reshape", "Expand", "Tile"])
+def test_a_shape_must_be_a_vector(runtime: ort.Runtime, op: str) -> None:
+    data = model([node(op, ["x", "shape"], ["y"])], {"x": (FLOAT, [2])}, ["y"], {"shape": np.array(2, np.int64)})
+    with pytest.raises(ort.ShapeError, match=rf'{op} "y".* must have one dimension, got shape \[\]'):
+        ort.InferenceSession.create(data, runtime=runtime)
