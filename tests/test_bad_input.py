@@ -455,3 +455,10 @@ def test_fetches_of_the_wrong_type(session: ort.InferenceSession, fetches: objec
 
 def test_fetches_may_be_any_iterable(session: ort.InferenceSession) -> None:
     session.run({"x": GOOD}, iter(["y"]))["y"].dispose()
+
+
+@pytest.mark.parametrize("op", ["Reshape", "Expand", "Tile"])
+def test_a_shape_must_be_a_vector(runtime: ort.Runtime, op: str) -> None:
+    data = model([node(op, ["x", "shape"], ["y"])], {"x": (FLOAT, [2])}, ["y"], {"shape": np.array(2, np.int64)})
+    with pytest.raises(ort.ShapeError, match=rf'{op} "y".* must have one dimension, got shape \[\]'):
+        ort.InferenceSession.create(data, runtime=runtime)

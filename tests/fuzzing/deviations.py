@@ -98,6 +98,8 @@ DEVIATIONS: list[Deviation] = [
     Deviation(
         "reference", "rounds integers", lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype.kind in "iu"
     ),
+    Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
+    Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
@@ -105,6 +107,7 @@ DEVIATIONS: list[Deviation] = [
 
 # What this package refuses on purpose although native computes it: (part of the message, reason).
 STRICTER = [
+    ("does not fit in spatial dimension", "native gives something for some windows that do not fit"),
     ("is longer than axis", "native leaves out what a condition of Compress has too many"),
     ("is none of none, add", "native takes an unknown reduction for none"),
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
@@ -113,6 +116,7 @@ STRICTER = [
 # What this package computes although native refuses it: (part of native's message, reason).
 LOOSER = [
     ("output_padding", "more output padding than a stride is more zeros"),
+    ("axes_tensor !", 'an input named "" is one that is not given'),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
 

@@ -1,11 +1,11 @@
-"""Shape arithmetic of broadcasting."""
+"""Shape arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..context import Context, Value
+from ..context import Array, Context, Value
 
 Shape = tuple[int, ...]
 
@@ -76,3 +76,10 @@ def rows(shapes: Sequence[Shape], out: Shape, size: int) -> Rows:
             stride *= dim if moves[k] else 1
         operands.append(Operand(strides[0], strides[1], tuple(reversed(strides[2:]))))
     return Rows(dims[0], dims[1], tuple(reversed(dims[2:])), tuple(operands))
+
+
+def extents(cx: Context, name: str, array: Array) -> list[int]:
+    """The elements of an input that must be a vector."""
+    if array.ndim != 1:
+        cx.fail(f"{name} must have one dimension, got shape {list(array.shape)}")
+    return [int(d) for d in array]

@@ -8,6 +8,7 @@ from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import copy, fill, strides
 from ._narrow import by_bytes
+from ._shapes import extents
 
 
 def fold_expand(x: Array, shape: Array) -> Array:
@@ -19,7 +20,7 @@ def fold_expand(x: Array, shape: Array) -> Array:
 @by_bytes
 def expand(cx: Context, x: Value, shape: Array) -> Value:
     """Axes of one element repeated; where ``shape`` says 1, or is too short, x keeps its extent."""
-    target = [int(d) for d in shape.reshape(-1)]
+    target = extents(cx, "shape", shape)
     rank = max(x.rank, len(target))
     old = (1,) * (rank - x.rank) + x.shape
     new = [1] * (rank - len(target)) + target
@@ -47,7 +48,7 @@ def fold_tile(x: Array, repeats: Array) -> Array:
 @by_bytes
 def tile(cx: Context, x: Value, repeats: Array) -> Value:
     """The whole tensor repeated along each axis."""
-    counts = [int(r) for r in repeats.reshape(-1)]
+    counts = extents(cx, "repeats", repeats)
     if len(counts) != x.rank or min(counts, default=0) < 0:
         cx.fail(f"repeats {counts} do not fit {x}: one count of 0 or more for each of {x.rank} axes")
     if all(r == 1 for r in counts):

@@ -10,6 +10,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..registry import op
 from ._copy import normal_axes, normal_axis
+from ._shapes import extents
 
 
 def fold_reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
@@ -19,7 +20,7 @@ def fold_reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
 @op("Reshape", since=5, host=("shape",), fold=fold_reshape)
 def reshape(cx: Context, x: Value, shape: Array, *, allowzero: int = 0) -> Value:
     """0 keeps the extent of that axis (unless ``allowzero``, since opset 14), one -1 takes what is left."""
-    asked = [int(d) for d in shape.reshape(-1)]
+    asked = extents(cx, "shape", shape)
     target = asked.copy()
     for i, d in enumerate(asked):
         if d == 0 and not allowzero:
