@@ -455,3 +455,35 @@ def test_fetches_of_the_wrong_type(session: ort.InferenceSession, fetches: objec
 
 def test_fetches_may_be_any_iterable(session: ort.InferenceSession) -> None:
     session.run({"x": GOOD}, iter(["y"]))["y"].dispose()
+
+
+def test_an_output_beyond_all_memory(runtime: ort.Runtime) -> None:
+    def change(proto: onnx.ModelProto) -> None:
+        del proto.graph.node[:]
+        del proto.graph.initializer[0].dims[:]
+        proto.graph.initializer[0].dims.extend([1 << 31, 1 << 31])
+        proto.graph.output[0].name = "w"
+
+    with pytest.raises(ort.HeapMemoryError, match=r"w: float32\[2147483648, 2147483648\]\) needs 18,446,744,073"):
+        ort.InferenceSession.create(changed(change), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("version", "domain"), [(1 << 40, "ai.onnx.ml"), (1 << 31, "my.ops"), (-1, "ai.onnx.ml"), (1 << 40, "")]
+)
+def test_versions_beyond_sense(runtime: ort.Runtime, version: int, domain: str) -> None:
+    nodes = [node("Relu", ["x"], ["y"], domain=domain)]
+    data = model(nodes, {"x": (FLOAT, [1])}, ["y"], domains={domain: version} if domain else None)
+    if not domain:
+        proto = onnx.ModelProto.FromString(data)
+        proto.opset_import[0].version = version
+        data = proto.SerializeToString()
+    with pytest.raises(NotImplementedError, match=str(version)):
+        ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("name", [b"Reluu", b"xxxxx", b"yyyyy"])
+def test_names_that_are_no_text(runtime: ort.Runtime, name: bytes) -> None:
+    data = model([node("Reluu", ["xxxxx"], ["yyyyy"])], {"xxxxx": (FLOAT, [1])}, ["yyyyy"])
+    with pytest.raises(ort.InvalidModelError, match=r"has the name b'\\xff\\xfe.*, which is not UTF-8"):
+        ort.InferenceSession.create(data.replace(name, b"\xff\xfe" + name[2:]), runtime=runtime)

@@ -84,7 +84,8 @@ def _newest(versions: Sequence[int], opset: int) -> int:
 def _schema(node: Node, opsets: Mapping[str, int]) -> Any:
     try:
         return defs.get_schema(node.op_type, opsets.get(node.domain, 0), node.domain)
-    except defs.SchemaError:
+    except (defs.SchemaError, TypeError):
+        # A TypeError is a version beyond what a C int holds.
         return None
 
 

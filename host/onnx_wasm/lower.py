@@ -289,7 +289,7 @@ class Lowering:
         arrays = [a.known if isinstance(a, Value) else None for a in args]
         try:
             folded = form.fold(*arrays, **self.context.node.attributes)
-        except (ValueError, IndexError, TypeError):
+        except _MISTAKES:
             # The op itself says what is wrong, and where.
             return None
         if folded is NotImplemented:
@@ -393,7 +393,7 @@ class Lowering:
                 return _list(stop.value)
             except _MISTAKES as error:
                 self._refuse(error, args)
-            reply = self.context.read(request[0] if isinstance(request, tuple) else request)
+            reply = self.context.read(self._asked(request))
 
     def _once(self, form: OpDef, args: Sequence[Item | None]) -> Any:
         cx = self.context
@@ -436,8 +436,14 @@ class Lowering:
                 reply = yield from self._graph(request.graph, inputs, fetches)
             else:
                 value, keep = request if isinstance(request, tuple) else (request, ())
-                scope.keep = [value, *keep]
+                scope.keep = [self._asked(value), *keep]
                 reply = yield from self._read(value)
+
+    def _asked(self, request: Any) -> Value:
+        value = request[0] if isinstance(request, tuple) else request
+        if not isinstance(value, Value):
+            self.context.fail(f"a {type(value).__name__} where a tensor is needed")
+        return value
 
     def _read(self, value: Value) -> Generator[Value, Array, Array]:
         try:
