@@ -487,3 +487,12 @@ def test_names_that_are_no_text(runtime: ort.Runtime, name: bytes) -> None:
     data = model([node("Reluu", ["xxxxx"], ["yyyyy"])], {"xxxxx": (FLOAT, [1])}, ["yyyyy"])
     with pytest.raises(ort.InvalidModelError, match=r"has the name b'\\xff\\xfe.*, which is not UTF-8"):
         ort.InferenceSession.create(data.replace(name, b"\xff\xfe" + name[2:]), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs"), [("Reshape", ["x", "f"]), ("CumSum", ["x", "f"]), ("TopK", ["x", "f"]), ("Tile", ["x", "f"])]
+)
+def test_floats_where_integers_belong(runtime: ort.Runtime, op_type: str, inputs: list[str]) -> None:
+    data = model([node(op_type, inputs, ["y"])], {"x": (FLOAT, [2])}, ["y"], {"f": np.array([1.5], np.float32)})
+    with pytest.raises(ort.ShapeError, match=r"is Value\(f: float32\[1\]\), must be integers"):
+        ort.InferenceSession.create(data, runtime=runtime)
