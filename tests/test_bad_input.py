@@ -461,4 +461,44 @@ def test_fetches_may_be_any_iterable(session: ort.InferenceSession) -> None:
 def test_a_shape_must_be_a_vector(runtime: ort.Runtime, op: str) -> None:
     data = model([node(op, ["x", "shape"], ["y"])], {"x": (FLOAT, [2])}, ["y"], {"shape": np.array(2, np.int64)})
     with pytest.raises(ort.ShapeError, match=rf'{op} "y".* must have one dimension, got shape \[\]'):
+
+
+def test_an_output_beyond_all_memory(runtime: ort.Runtime) -> None:
+    def change(proto: onnx.ModelProto) -> None:
+        del proto.graph.node[:]
+        del proto.graph.initializer[0].dims[:]
+        proto.graph.initializer[0].dims.extend([1 << 31, 1 << 31])
+        proto.graph.output[0].name = "w"
+
+    with pytest.raises(ort.HeapMemoryError, match=r"w: float32\[2147483648, 2147483648\]\) needs 18,446,744,073"):
+        ort.InferenceSession.create(changed(change), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("version", "domain"), [(1 << 40, "ai.onnx.ml"), (1 << 31, "my.ops"), (-1, "ai.onnx.ml"), (1 << 40, "")]
+)
+def test_versions_beyond_sense(runtime: ort.Runtime, version: int, domain: str) -> None:
+    nodes = [node("Relu", ["x"], ["y"], domain=domain)]
+    data = model(nodes, {"x": (FLOAT, [1])}, ["y"], domains={domain: version} if domain else None)
+    if not domain:
+        proto = onnx.ModelProto.FromString(data)
+        proto.opset_import[0].version = version
+        data = proto.SerializeToString()
+    with pytest.raises(NotImplementedError, match=str(version)):
+        ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("name", [b"Reluu", b"xxxxx", b"yyyyy"])
+def test_names_that_are_no_text(runtime: ort.Runtime, name: bytes) -> None:
+    data = model([node("Reluu", ["xxxxx"], ["yyyyy"])], {"xxxxx": (FLOAT, [1])}, ["yyyyy"])
+    with pytest.raises(ort.InvalidModelError, match=r"has the name b'\\xff\\xfe.*, which is not UTF-8"):
+        ort.InferenceSession.create(data.replace(name, b"\xff\xfe" + name[2:]), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs"), [("Reshape", ["x", "f"]), ("CumSum", ["x", "f"]), ("TopK", ["x", "f"]), ("Tile", ["x", "f"])]
+)
+def test_floats_where_integers_belong(runtime: ort.Runtime, op_type: str, inputs: list[str]) -> None:
+    data = model([node(op_type, inputs, ["y"])], {"x": (FLOAT, [2])}, ["y"], {"f": np.array([1.5], np.float32)})
+    with pytest.raises(ort.ShapeError, match=r"is Value\(f: float32\[1\]\), must be integers"):
         ort.InferenceSession.create(data, runtime=runtime)

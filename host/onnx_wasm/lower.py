@@ -18,7 +18,7 @@ from . import ops, registry
 from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
-from .functions import body_of, check_opset, has_body
+from .functions import body_of, check_opset, has_body, takes_floats
 from .model import Graph, Initializer, Node, function_graph
 from .registry import OpDef
 from .signatures import misfit
@@ -289,7 +289,7 @@ class Lowering:
         arrays = [a.known if isinstance(a, Value) else None for a in args]
         try:
             folded = form.fold(*arrays, **self.context.node.attributes)
-        except (ValueError, IndexError, TypeError):
+        except _MISTAKES:
             # The op itself says what is wrong, and where.
             return None
         if folded is NotImplemented:
@@ -393,11 +393,14 @@ class Lowering:
                 return _list(stop.value)
             except _MISTAKES as error:
                 self._refuse(error, args)
-            reply = self.context.read(request[0] if isinstance(request, tuple) else request)
+            reply = self.context.read(self._asked(request))
 
     def _once(self, form: OpDef, args: Sequence[Item | None]) -> Any:
         cx = self.context
         bound = [cx.read(a) if isinstance(a, Value) and _is_host(form, i) else a for i, a in enumerate(args)]
+        for i, array in enumerate(bound):
+            if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not takes_floats(cx.node, cx.opset, i):
+                cx.fail(f"input {form.inputs[i]!r} is {args[i]!r}, must be integers")
         try:
             return form.function(cx, *bound, **cx.node.attributes)
         except _MISTAKES as error:
@@ -436,8 +439,14 @@ class Lowering:
                 reply = yield from self._graph(request.graph, inputs, fetches)
             else:
                 value, keep = request if isinstance(request, tuple) else (request, ())
-                scope.keep = [value, *keep]
+                scope.keep = [self._asked(value), *keep]
                 reply = yield from self._read(value)
+
+    def _asked(self, request: Any) -> Value:
+        value = request[0] if isinstance(request, tuple) else request
+        if not isinstance(value, Value):
+            self.context.fail(f"a {type(value).__name__} where a tensor is needed")
+        return value
 
     def _read(self, value: Value) -> Generator[Value, Array, Array]:
         try:

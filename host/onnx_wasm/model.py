@@ -277,6 +277,7 @@ class _Reader:
     def graph(self, proto: onnx.GraphProto) -> Graph:
         if proto.sparse_initializer:
             raise UnsupportedModelError(f"{self.where}: sparse initializers are not supported")
+        self._check_text("the graph", *(v.name for v in (*proto.initializer, *proto.input, *proto.output)))
         for what, names in (("initializer", proto.initializer), ("input", proto.input)):
             for name, count in Counter(n.name for n in names).items():
                 if count > 1:
@@ -296,7 +297,14 @@ class _Reader:
             functions=self.functions,
         )
 
+    def _check_text(self, what: str, *names: Any) -> None:
+        """Protobuf gives text that is not UTF-8 as bytes."""
+        for name in names:
+            if not isinstance(name, str):
+                raise InvalidModelError(f"{self.where}: {what} has the name {name!r}, which is not UTF-8")
+
     def node(self, proto: onnx.NodeProto, index: int) -> Node:
+        self._check_text(f"node {index}", proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
         twice = [n for n, count in Counter(a.name for a in proto.attribute).items() if count > 1]
         if twice:
             raise InvalidModelError(f"{self.where}: {proto.op_type} {proto.name!r}: attributes {twice} occur twice")

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .context import Record, Value
-from .errors import ShapeError, UnsupportedModelError
+from .errors import HeapMemoryError, ShapeError, UnsupportedModelError
 from .plan import FOREVER, Buffer, Place, SegmentPlan
 
 HEADER = struct.Struct("<HHI")
 MAX_WORDS = 0xFFFF
-MAX_UNITS = 0xFFFFFFFF
+MAX_WORD = 0xFFFFFFFF
 _CODES = {"ptr": "I", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
 # Of a tape_malloc record: the word with its block. Of both kinds of record that patch: words before the list.
 _RESULT_WORD = 3
@@ -134,8 +134,8 @@ def _i32(record: Record, name: str, value: int) -> int:
 
 def _arguments(record: Record, kinds: dict[str, str], address: Callable[[Value], int]) -> tuple[list[Any], bytes]:
     args = record.args
-    if not 0 <= record.units <= MAX_UNITS:
-        raise ShapeError(f"{record.node}: {record.units} units of work; the limit is {MAX_UNITS:,}")
+    if not 0 <= record.units <= MAX_WORD:
+        raise ShapeError(f"{record.node}: {record.units} units of work; the limit is {MAX_WORD:,}")
     if args.keys() != kinds.keys():
         raise AssertionError(f"{record.kernel} takes {list(kinds)}, {record.node} gives {list(args)}")
     fixed: list[Any] = []
@@ -207,6 +207,8 @@ class _Encoder:
                 self._free(self.allocations.get(buffer) or self.earlier[buffer])
 
     def _malloc(self, buffer: Buffer, patches: int) -> None:
+        if buffer.nbytes > MAX_WORD:
+            raise HeapMemoryError(f"{buffer.values[0]!r} needs {buffer.nbytes:,} bytes; memory ends at 4 GiB")
         self.allocations[buffer] = Allocation(buffer, self.at)
         fixed = struct.pack("<IIII", buffer.nbytes, 0, patches, HEADER.size + 16)
         self._append(None, self._own("tape_malloc"), 1, fixed + bytes(8 * patches))
