@@ -22,6 +22,7 @@ RUNGS: list[set[str]] = [
     {"context", "trace", "tensor"},
     {"registry", "faults", "feeds", "functions", "signatures"},
     {"ops"},
+    {"prepare"},
     {"lower"},
     {"plan"},
     {"tape"},
@@ -32,7 +33,19 @@ RUNGS: list[set[str]] = [
     {"cli", "__init__"},
     {"__main__"},
 ]
-MODEL_SIDE = {"dtypes", "model", "registry", "context", "functions", "signatures", "ops", "lower", "plan", "tape"}
+MODEL_SIDE = {
+    "dtypes",
+    "model",
+    "registry",
+    "context",
+    "functions",
+    "signatures",
+    "ops",
+    "prepare",
+    "lower",
+    "plan",
+    "tape",
+}
 HEAP_SIDE = {
     "engine",
     "env",

@@ -14,7 +14,7 @@ from onnx import defs
 import graphs
 import onnx_wasm as ort
 from graphs import FLOAT, INT64, model, node
-from onnx_wasm import lower, registry
+from onnx_wasm import prepare, registry
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 chance = np.random.default_rng(5)
@@ -59,7 +59,7 @@ def one(
 
 
 def schemas() -> list[Any]:
-    lower.load_ops()
+    prepare.load_ops()
     found = [s for s in defs.get_all_schemas_with_history() if s.domain == "" and not s.deprecated]
     return [s for s in found if registry.find("", s.name, s.since_version)]
 

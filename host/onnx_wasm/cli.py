@@ -20,7 +20,7 @@ from . import dtypes, engine, inputs, registry, report, trace
 from .env import VERSION
 from .errors import FeedError, OnnxWasmError, ShapeError
 from .heap import Runtime
-from .lower import load_ops
+from .prepare import load_ops
 from .session import InferenceSession
 
 _WIDTH = 100

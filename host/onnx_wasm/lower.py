@@ -2,24 +2,24 @@
 
 Lowering is a generator. Where a shape or a branch depends on contents that only a run can tell, it yields that value;
 the records up to there are a *segment*, which is run, and the value's contents are sent in. What does not depend on
-shapes is kept between lowerings: weights, constants made of weights, and which form of an op each node takes.
+shapes is kept between lowerings (prepare.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import ops, registry
 from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
-from .functions import body_of, check_opset, has_body, takes_floats
-from .model import Graph, Initializer, Node, function_graph
+from .functions import body_of, takes_floats
+from .model import Graph, Initializer, Node
+from .prepare import LoweringCache, Prepared, needed
 from .registry import OpDef
 from .signatures import misfit
 
@@ -42,118 +42,6 @@ _MOVING = frozenset(_MOVES.split())
 """Operators that only move elements, which therefore work on the numbers of strings."""
 _PASSING = frozenset({"If", "Loop", "Scan", "Identity", "SequenceMap"})
 """Operators that hand items on without looking at them."""
-
-
-@dataclass(eq=False)
-class Prepared:
-    """What lowering keeps of a graph between shapes."""
-
-    graph: Graph
-    forms: list[OpDef | None]
-    """By node; None for one that is expanded into its function's body."""
-    uses: Mapping[str, int]
-    weights: dict[str, Value] = field(default_factory=dict)
-    needed: dict[tuple[str, ...], tuple[list[Node], dict[int, list[str]]]] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class LoweringCache:
-    """What lowering keeps for a session."""
-
-    graph: Graph
-    prepared: dict[Graph, Prepared] = field(default_factory=dict)
-    derived: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    bodies: dict[tuple[Any, ...], Graph] = field(default_factory=dict)
-
-    def of(self, graph: Graph) -> Prepared:
-        """What is kept of one graph."""
-        found = self.prepared.get(graph)
-        if found is None:
-            forms = [_form(n, graph) for n in graph.nodes]
-            for node, form in zip(graph.nodes, forms, strict=True):
-                _check_attributes(node, form, graph)
-            found = Prepared(graph, forms, graph.uses())
-            self.prepared[graph] = found
-        return found
-
-
-def load_ops() -> None:
-    """Register every operator."""
-    registry.load(ops)
-
-
-def prepare(graph: Graph) -> LoweringCache:
-    """Look up every node's op. Raises UnsupportedModelError that lists all that is missing."""
-    load_ops()
-    missing = dict.fromkeys([*check_opset(graph), *_missing(graph, set())])
-    if missing:
-        raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}")
-    _check_order(graph, set())
-    return LoweringCache(graph)
-
-
-def _form(node: Node, graph: Graph) -> OpDef | None:
-    return registry.find(node.domain, node.op_type, graph.opsets.get(node.domain, 0))
-
-
-def _missing(graph: Graph, checked: set[Any], calls: tuple[Any, ...] = ()) -> Iterator[str]:
-    """Operators without an implementation. ``checked`` are the model's functions seen so far, ``calls`` those that this
-    graph is in."""
-    for node in graph.nodes:
-        domain = node.domain or "ai.onnx"
-        key = (node.domain, node.op_type)
-        if key in graph.functions:
-            if key in calls:
-                raise InvalidModelError(f"{graph.where}: function {domain}::{node.op_type} calls itself")
-            if key not in checked:
-                body = function_graph(graph.functions[key], {}, graph)
-                yield from _missing(body, checked, (*calls, key))
-                _check_order(body, set())
-                checked.add(key)
-        elif node.domain not in graph.opsets:
-            yield f"{domain}::{node.op_type} (the model imports no opset of {domain})"
-        elif _form(node, graph) is None and not has_body(node, graph.opsets):
-            yield f"{domain}::{node.op_type} (opset {graph.opsets[node.domain]})"
-        for inner in node.subgraphs():
-            yield from _missing(inner, checked, calls)
-
-
-_KINDS = {"int": int, "float": float, "str": str, "Graph": Graph, "Initializer": Initializer}
-
-
-def _check_attributes(node: Node, form: OpDef | None, graph: Graph) -> None:
-    """Attributes must be of the kinds that the operator's form takes."""
-    if form is None or (node.domain, node.op_type) in graph.functions:
-        return
-    for name, value in node.attributes.items():
-        kind = form.kinds.get(name, "")
-        element = _KINDS.get(kind.removeprefix("Sequence[").removesuffix("]"))
-        several = kind.startswith("Sequence[")
-        values = value if several and isinstance(value, tuple) else (value,)
-        if element is not None and not (
-            isinstance(value, tuple) == several and all(isinstance(v, element) for v in values)
-        ):
-            raise InvalidModelError(f"{graph.where}: {node}: attribute {name!r} is {value!r}, must be {kind}")
-
-
-def _check_order(graph: Graph, outer: set[str]) -> None:
-    mine = {i.name for i in graph.inputs} | set(graph.overridable) | set(graph.initializers)
-    defined = outer | mine
-    for node in graph.nodes:
-        for name in node.inputs:
-            if name and name not in defined:
-                raise InvalidModelError(f"{graph.where}: {node}: input {name!r} is not computed before it")
-        _check_attributes(node, _form(node, graph), graph)
-        for inner in node.subgraphs():
-            _check_order(inner, defined)
-        for name in node.outputs:
-            if name and name in mine:
-                raise InvalidModelError(f"{graph.where}: {node}: output {name!r} has another producer")
-            defined.add(name)
-            mine.add(name)
-    for output in graph.outputs:
-        if output.name not in defined:
-            raise InvalidModelError(f"{graph.where}: output {output.name!r} is computed by no node")
 
 
 @dataclass(eq=False)
@@ -242,7 +130,7 @@ class Lowering:
             # What the graph around this one counts as a single use may be several in here, or in several iterations.
             if isinstance(item, Value) and not (isolated and prepared.uses[name] == 1):
                 item.producer = None
-        nodes, last = _needed(prepared, fetches)
+        nodes, last = needed(prepared, fetches)
         self._scopes.append(scope)
         for node in nodes:
             yield from self._node(scope, node)
@@ -528,30 +416,6 @@ def _weight(initializer: Initializer) -> Value:
     if initializer.dtype is STRING or (_is_small_integer(value) and initializer.dtype.bits >= 8):
         value.known = initializer.array()
     return value
-
-
-def _needed(prepared: Prepared, fetches: tuple[str, ...]) -> tuple[list[Node], dict[int, list[str]]]:
-    """The nodes that the fetches depend on, in order, and by node the names that none after it reads."""
-    found = prepared.needed.get(fetches)
-    if found is None:
-        wanted, nodes, last = set(fetches), [], dict[int, list[str]]()
-        for node in reversed(prepared.graph.nodes):
-            if not wanted.isdisjoint(node.outputs):
-                nodes.append(node)
-                reads = _reads(node)
-                last[node.index] = [n for n in reads if n not in wanted]
-                wanted |= reads
-        found = prepared.needed[fetches] = (nodes[::-1], last)
-    return found
-
-
-def _reads(node: Node) -> set[str]:
-    names = {i for i in node.inputs if i}
-    for inner in node.subgraphs():
-        for n in inner.nodes:
-            names |= _reads(n)
-        names.update(o.name for o in inner.outputs)
-    return names
 
 
 def _is_host(form: OpDef, index: int) -> bool:

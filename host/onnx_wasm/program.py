@@ -23,8 +23,9 @@ from .errors import FeedError, KernelTrapError
 from .faults import OUT_OF_MEMORY, fault_error, where
 from .feeds import Feeds
 from .heap import Runtime
-from .lower import Lowering, LoweringCache
+from .lower import Lowering
 from .plan import Buffer, Planner, SegmentPlan
+from .prepare import LoweringCache
 from .tape import Allocation, Tape
 from .tensor import Tensor
 from .weights import Weights

@@ -30,9 +30,9 @@ from .errors import (
 from .feeds import Fed, Feed, Feeds, check_feeds
 from .gate import gated
 from .heap import Runtime, default_runtime
-from .lower import LoweringCache, prepare
 from .model import Dimension, Graph, ValueInfo
 from .options import SessionOptions
+from .prepare import LoweringCache, prepare
 from .program import Core, NeedsInputError, ProfileEvent, Program, Result
 from .tensor import Tensor
 from .weights import Weights
