@@ -18,7 +18,7 @@ from . import ops, registry
 from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
-from .functions import body_of, check_opset, has_body, takes_floats
+from .functions import body_of, check_opset, has_body
 from .model import Graph, Initializer, Node, function_graph
 from .registry import OpDef
 from .signatures import misfit
@@ -398,9 +398,6 @@ class Lowering:
     def _once(self, form: OpDef, args: Sequence[Item | None]) -> Any:
         cx = self.context
         bound = [cx.read(a) if isinstance(a, Value) and _is_host(form, i) else a for i, a in enumerate(args)]
-        for i, array in enumerate(bound):
-            if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not takes_floats(cx.node, cx.opset, i):
-                cx.fail(f"input {form.inputs[i]!r} is {args[i]!r}, must be integers")
         try:
             return form.function(cx, *bound, **cx.node.attributes)
         except _MISTAKES as error:
