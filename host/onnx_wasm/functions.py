@@ -77,14 +77,6 @@ def _body(
     return made
 
 
-def takes_floats(node: Node, opset: int, index: int) -> bool:
-    """Whether ONNX lets an input be of floats; True for operators that it does not define."""
-    schema = _schema(node, {node.domain: opset})
-    if schema is None or index >= len(schema.inputs):
-        return True
-    return any(t in schema.inputs[index].types for t in ("tensor(float)", "tensor(double)", "tensor(float16)"))
-
-
 def _newest(versions: Sequence[int], opset: int) -> int:
     return max((v for v in versions if v <= opset), default=min(versions, default=opset))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
-from .functions import body_of, takes_floats
+from .functions import body_of
 from .model import Graph, Initializer, Node
 from .prepare import LoweringCache, Prepared, needed
 from .registry import OpDef
@@ -286,9 +286,6 @@ class Lowering:
     def _once(self, form: OpDef, args: Sequence[Item | None]) -> Any:
         cx = self.context
         bound = [cx.read(a) if isinstance(a, Value) and _is_host(form, i) else a for i, a in enumerate(args)]
-        for i, array in enumerate(bound):
-            if isinstance(array, np.ndarray) and array.dtype.kind == "f" and not takes_floats(cx.node, cx.opset, i):
-                cx.fail(f"input {form.inputs[i]!r} is {args[i]!r}, must be integers")
         try:
             return form.function(cx, *bound, **cx.node.attributes)
         except _MISTAKES as error:
