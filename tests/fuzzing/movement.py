@@ -299,7 +299,7 @@ def depth_space(g: Builder) -> Tensor:
 def one_hot(g: Builder) -> Tensor:
     kind = g.choice(["int64", "int32", "float32"])
     depth = g.int(1, 6)
-    indices = g.value(g.shape(0, 3), kind, low=-depth - 2, high=depth + 2, kind="exact")
+    indices = g.value(g.shape(0, 3), kind, low=-depth - 2, high=depth + 2, kind="positive")
     if kind == "float32":
         (indices,) = g.node("Floor", [indices], exact=True)
     values = g.value((2,), g.choice(["float32", "int64", "int32"]), kind="exact")
