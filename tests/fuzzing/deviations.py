@@ -96,6 +96,11 @@ DEVIATIONS: list[Deviation] = [
     Deviation("reference", "adds the zero point before it rounds", lambda q: q.op.startswith("QLinear")),
     Deviation("reference", "no more than 8 digits", lambda q: q.op == "Erf" and q.inputs[0].dtype == np.float64),
     Deviation(
+        "reference",
+        "adds every element times a weight, which may be 0: infinities become NaN",
+        lambda q: q.op in ("Resize", "Upsample") and special(q),
+    ),
+    Deviation(
         "reference", "rounds integers", lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype.kind in "iu"
     ),
     Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
