@@ -227,6 +227,9 @@ def _check_spoiled(case: Case) -> None:
             if "NOT_IMPLEMENTED" in str(refusal):
                 return
             _fail(case, f"native refuses, reference too: {str(refusal)[:300]}")
+        if "NOT_IMPLEMENTED" in str(refusal):
+            # What native cannot run tells nothing of the model, and the reference alone is wrong in known ways.
+            return
         for name in names:
             if wanted[name].shape != answer[name].shape or not _close(answer[name], wanted[name], False).all():
                 _fail(case, f"native refuses, reference gives another {name}: {str(refusal)[:300]}")
