@@ -162,7 +162,7 @@ def test_graphs_that_do_not_hang_together(runtime: ort.Runtime) -> None:
         ort.InferenceSession.create(model(nodes, {"x": (FLOAT, [1])}, outputs), runtime=runtime)
 
     with pytest.raises(ort.InvalidModelError, match=r'Relu "y" \(node 0\): input \'a\' is not computed before it'):
-        create([node("Relu", ["a"], ["y"]), node("Relu", ["x"], ["a"])], ["y"])
+        create([node("Relu", ["a"], ["y"]), node("Relu", ["y"], ["a"])], ["y"])
     with pytest.raises(ort.InvalidModelError, match="output 'y' has another producer"):
         create([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])], ["y"])
     with pytest.raises(ort.InvalidModelError, match="output 'z' is computed by no node"):

@@ -7,6 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import graphs
+import onnx_wasm as ort
 from harness import Harness
 from onnx_nodes import Case, node_cases, onnxruntime_node, run_node
 from onnx_wasm import dtypes, registry
@@ -385,3 +387,15 @@ def test_onnx_case(harness: Harness, case: Case) -> None:
 
 def test_onnx_cases_are_there() -> None:
     assert len(CASES) > 50
+
+
+@pytest.mark.parametrize("opset", [11, 16])
+def test_layer_normalization_in_opsets_that_have_none(opset: int) -> None:
+    """Native onnxruntime saves optimised models with it whatever their opset."""
+    feeds = {"x": data(2, 3, 8), "scale": data(8), "bias": data(8)}
+    layer = graphs.node("LayerNormalization", list(feeds), ["y"], axis=-1, epsilon=0.1)
+    proto = graphs.model([layer], {n: (graphs.FLOAT, a.shape) for n, a in feeds.items()}, ["y"], opset=opset)
+    with ort.InferenceSession.create(proto) as session:
+        y = session.run(feeds)["y"]
+        np.testing.assert_allclose(y.data, graphs.native(proto, feeds)["y"], rtol=1e-5, atol=1e-6)
+        y.dispose()

@@ -19,6 +19,7 @@ from onnx import AttributeProto, TensorProto, numpy_helper
 from . import dtypes
 from .dtypes import DType
 from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
+from .order import in_order
 
 Array = NDArray[Any]
 Dimension = int | str | None
@@ -252,7 +253,7 @@ def function_graph(function: onnx.FunctionProto, attributes: Mapping[str, Attrib
     inputs = [ValueInfo(name, None, None) for name in function.input]
     return Graph(
         name=function.name,
-        nodes=[reader.node(n, i) for i, n in enumerate(function.node)],
+        nodes=in_order([reader.node(n, i) for i, n in enumerate(function.node)]),
         inputs=inputs,
         overridable={},
         parameters=inputs,
@@ -286,7 +287,7 @@ class _Reader:
         inputs = [_value_info(i, self.where) for i in proto.input]
         return Graph(
             name=proto.name,
-            nodes=[self.node(n, i) for i, n in enumerate(proto.node)],
+            nodes=in_order([self.node(n, i) for i, n in enumerate(proto.node)]),
             inputs=[i for i in inputs if i.name not in initializers],
             overridable={i.name: i for i in inputs if i.name in initializers},
             parameters=inputs,

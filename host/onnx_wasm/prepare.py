@@ -11,6 +11,7 @@ from .context import Value
 from .errors import InvalidModelError, UnsupportedModelError
 from .functions import check_opset, has_body
 from .model import Graph, Initializer, Node, function_graph
+from .order import reads
 from .registry import OpDef
 
 
@@ -19,8 +20,8 @@ class Prepared:
     """What lowering keeps of a graph between shapes."""
 
     graph: Graph
-    forms: list[OpDef | None]
-    """By node; None for one that is expanded into its function's body."""
+    forms: dict[int, OpDef | None]
+    """By the nodes' indices; None for one that is expanded into its function's body."""
     uses: Mapping[str, int]
     weights: dict[str, Value] = field(default_factory=dict)
     needed: dict[tuple[str, ...], tuple[list[Node], dict[int, list[str]]]] = field(default_factory=dict)
@@ -39,9 +40,9 @@ class LoweringCache:
         """What is kept of one graph."""
         found = self.prepared.get(graph)
         if found is None:
-            forms = [form_of(n, graph) for n in graph.nodes]
-            for node, form in zip(graph.nodes, forms, strict=True):
-                _check_attributes(node, form, graph)
+            forms = {n.index: form_of(n, graph) for n in graph.nodes}
+            for node in graph.nodes:
+                _check_attributes(node, forms[node.index], graph)
             found = Prepared(graph, forms, graph.uses())
             self.prepared[graph] = found
         return found
@@ -134,17 +135,8 @@ def needed(prepared: Prepared, fetches: tuple[str, ...]) -> tuple[list[Node], di
         for node in reversed(prepared.graph.nodes):
             if not wanted.isdisjoint(node.outputs):
                 nodes.append(node)
-                reads = _reads(node)
-                last[node.index] = [n for n in reads if n not in wanted]
-                wanted |= reads
+                read = reads(node)
+                last[node.index] = [n for n in read if n not in wanted]
+                wanted |= read
         found = prepared.needed[fetches] = (nodes[::-1], last)
     return found
-
-
-def _reads(node: Node) -> set[str]:
-    names = {i for i in node.inputs if i}
-    for inner in node.subgraphs():
-        for n in inner.nodes:
-            names |= _reads(n)
-        names.update(o.name for o in inner.outputs)
-    return names

@@ -17,7 +17,8 @@ from .norm import check_float
 from .reduce import UNIT, dim_words, group, normalize_axes
 
 
-@op("LayerNormalization", since=17)
+# In the standard from 17 on; onnxruntime writes it into models of older opsets when it saves them optimised.
+@op("LayerNormalization")
 def layer_normalization(
     cx: Context,
     x: Value,
