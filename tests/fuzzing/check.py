@@ -224,7 +224,7 @@ def _check_spoiled(case: Case) -> None:
         try:
             wanted = dict(zip(names, reference(data, case.feeds), strict=True))
         except Exception:
-            if "NOT_IMPLEMENTED" in str(refusal):
+            if any(part in str(refusal) for part in ("NOT_IMPLEMENTED", "converted to MLDataType")):
                 return
             _fail(case, f"native refuses, reference too: {str(refusal)[:300]}")
         for name in names:
