@@ -116,6 +116,8 @@ DEVIATIONS: list[Deviation] = [
         "the logarithm of 0 as an integer",
         lambda q: q.op == "ReduceLogSum" and q.inputs[0].dtype.kind in "iu",
     ),
+    Deviation("native", "weighs an infinity by 0", lambda q: q.op in ("Resize", "Upsample") and special(q)),
+    Deviation("reference", "weighs an infinity by 0", lambda q: q.op in ("Resize", "Upsample") and special(q)),
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
