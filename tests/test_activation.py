@@ -172,3 +172,9 @@ def test_clip_without_bounds_keeps_to_finite_numbers(harness: Harness, dtype: An
     clip = lower("Clip")
     equal(harness.op(clip, [x]), np.array([most, -most, np.nan, 1], dtype))
     equal(harness.op(clip, [x, np.array(0, dtype)]), np.array([most, 0, np.nan, 1], dtype))
+
+
+def test_clip_6_of_16_bits_has_the_bounds_of_the_type(harness: Harness) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 1], np.float16)
+    equal(harness.op(lower("Clip", 6), [x], opset=6), np.array([65504, -65504, np.nan, 1], np.float16))
+    equal(harness.op(lower("Clip", 6), [x], opset=6, min=0.5), np.array([65504, 0.5, np.nan, 1], np.float16))

@@ -109,6 +109,16 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "divides by 0 where all is equal", lambda q: q.op == "MeanVarianceNormalization"),
     Deviation("native", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
     Deviation("reference", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
+    Deviation("native", "the sign of NaN is 0", lambda q: q.op == "Sign" and special(q)),
+    Deviation("reference", "leaves out a dimension", lambda q: q.op.startswith("Global") and q.inputs[0].ndim != 4),
+    Deviation(
+        "reference",
+        "the logarithm of 0 as an integer",
+        lambda q: q.op == "ReduceLogSum" and q.inputs[0].dtype.kind in "iu",
+    ),
+    Deviation("native", "weighs an infinity by 0", lambda q: q.op in ("Resize", "Upsample") and special(q)),
+    Deviation("reference", "weighs an infinity by 0", lambda q: q.op in ("Resize", "Upsample") and special(q)),
+    Deviation("reference", "passes over NaN", lambda q: q.op == "AveragePool" and special(q)),
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
@@ -125,6 +135,7 @@ STRICTER = [
 # What this package computes although native refuses it: (part of native's message, reason).
 LOOSER = [
     ("output_padding", "more output padding than a stride is more zeros"),
+    ("pool_attributes.h:88", "padding as wide as the window is padding all the same"),
     ("axes_tensor->", "a scalar is as good as a vector of one axis"),
     ("SetOutputSize", "a pool of no channels is no channels"),
     ("axes_tensor !", 'an input named "" is one that is not given'),

@@ -71,7 +71,8 @@ def _attribute(g: Builder, case: Case) -> str:
         attribute.ints[g.int(0, len(attribute.ints) - 1)] = g.choice(RAGGED)
     elif g.chance(50):
         attribute.ints.append(g.choice(RAGGED))
-    elif attribute.ints:
+    elif len(attribute.ints) > 1:
+        # An empty list is taken for one that is not given.
         del attribute.ints[-1]
     return f"{attribute.name} of {node.name}"
 

@@ -160,8 +160,11 @@ def prelu(cx: Context, x: Value, slope: Value) -> Value:
 @op("Clip", since=6)
 def clip_6(cx: Context, x: Value, *, min: float = -_FLT_MAX, max: float = _FLT_MAX) -> Value:
     """Clip with the bounds as attributes."""
-    scalar = x.dtype.numpy
-    return clip(cx, x, cx.known(np.array(min, scalar)), cx.known(np.array(max, scalar)))
+    # 16 bits do not hold the default bounds; without bounds the type's own hold.
+    low, high = (
+        None if x.dtype.bits == 16 and abs(v) >= _FLT_MAX else cx.known(np.array(v, x.dtype.numpy)) for v in (min, max)
+    )
+    return clip(cx, x, low, high)
 
 
 def _clip_fold(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
