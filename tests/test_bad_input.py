@@ -503,3 +503,31 @@ def test_floats_where_integers_belong(runtime: ort.Runtime, op_type: str, inputs
     data = model([node(op_type, inputs, ["y"])], {"x": (FLOAT, [2])}, ["y"], {"f": np.array([1.5], np.float32)})
     with pytest.raises(ort.InvalidModelError, match=rf'{op_type} "y" \(node 0\): input .* is float32; in opset 21'):
         ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("axes", [[], [0, 0]])
+@pytest.mark.parametrize(
+    ("op", "name"), [("CumSum", "axis"), ("CumProd", "axis"), ("TopK", "K"), ("Trilu", "k"), ("OneHot", "depth")]
+)
+def test_an_input_of_one_element(runtime: ort.Runtime, op: str, name: str, axes: list[int]) -> None:
+    outputs = ["y", "index"] if op == "TopK" else ["y"]
+    weights = {name: np.array(axes, np.int64)}
+    inputs = ["x", name]
+    if op == "OneHot":
+        inputs.append("values")
+        weights["values"] = np.array([0, 1], np.float32)
+    data = model([node(op, inputs, outputs)], {"x": (FLOAT, [2, 2])}, outputs, weights, opset=26)
+    with pytest.raises(ort.ShapeError, match=rf"{name} has shape \[{len(axes)}\], must hold one element"):
+        ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("pads", [[-3, 0], [0, -3], [-2, -1], [1, -4]])
+@pytest.mark.parametrize("known", [False, True])
+def test_pads_that_take_more_than_there_is(runtime: ort.Runtime, pads: list[int], known: bool) -> None:
+    weights = {"pads": np.array(pads, np.int64)}
+    inputs = {"z": (FLOAT, [1])} if known else {"x": (FLOAT, [2])}
+    if known:
+        weights["x"] = np.array([1, 2], np.int64)
+    data = model([node("Pad", ["x", "pads"], ["y"])], inputs, ["y"], weights)
+    with pytest.raises(ort.ShapeError, match=rf"take {-sum(pads)} from an extent of 2"):
+        ort.InferenceSession.create(data, runtime=runtime)

@@ -89,7 +89,7 @@ def test_errors() -> None:
         pad(cx, x, np.zeros(3, np.int64))
     with pytest.raises(ShapeError, match="'mirror' is none of constant, reflect, edge, wrap"):
         pad(cx, x, np.zeros(4, np.int64), mode="mirror")
-    with pytest.raises(ShapeError, match="negative dimension"):
+    with pytest.raises(ShapeError, match=r"take 4 from an extent of 2"):
         pad(cx, x, np.array([-2, 0, -2, 1]))
     with pytest.raises(ShapeError, match="has nothing to repeat"):
         pad(cx, Value((2, 0), dtypes.F32), np.array([0, 1, 0, 1]), mode="edge")

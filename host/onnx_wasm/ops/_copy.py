@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ..context import Context, Value
+from ..context import Array, Context, Value
 from ..errors import UnsupportedModelError
 
 Dim = tuple[int, int, int]
@@ -28,6 +29,13 @@ def normal_axis(cx: Context, axis: int, rank: int, *, end: bool = False) -> int:
     if not -rank <= axis < limit:
         cx.fail(f"axis {axis} out of range [{-rank}, {limit})")
     return axis + rank if axis < 0 else axis
+
+
+def only(cx: Context, name: str, values: Array) -> Any:
+    """The one element of the input ``name``, a scalar or a tensor of one element."""
+    if values.size != 1:
+        cx.fail(f"{name} has shape {list(values.shape)}, must hold one element")
+    return values.item()
 
 
 def normal_axes(cx: Context, axes: Iterable[int], rank: int) -> list[int]:

@@ -13,7 +13,7 @@ from ..context import Array, Context, Value
 from ..errors import UnsupportedModelError
 from ..model import Initializer
 from ..registry import op
-from ._copy import copy, fill, normal_axis, width
+from ._copy import copy, fill, normal_axis, only, width
 from ._elementwise import cast
 from ._narrow import pack, unpack
 
@@ -136,7 +136,7 @@ def eye_like(cx: Context, x: Value, *, dtype: int | None = None, k: int = 0) -> 
 
 
 def fold_one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
-    size = int(depth.reshape(-1)[0])
+    size = int(depth.item())
     axis = axis + indices.ndim + 1 if axis < 0 else axis
     marked = np.expand_dims(np.where(indices < 0, indices + size, indices), axis)
     places = np.arange(size).reshape([size if i == axis else 1 for i in range(indices.ndim + 1)])
@@ -151,7 +151,7 @@ _INDICES = {dtypes.I32: 0, dtypes.I64: 1, dtypes.F32: 2}
 @op("OneHot", host=("depth",), fold=fold_one_hot)
 def one_hot(cx: Context, indices: Value, depth: Array, values: Value, *, axis: int = -1) -> Value:
     """values[1] at each index along a new axis, values[0] elsewhere and for an index outside [-depth, depth)."""
-    size = int(depth.reshape(-1)[0])
+    size = int(only(cx, "depth", depth))
     if size < 1 or values.shape != (2,):
         cx.fail(f"depth is {size}, must be at least 1, and {values} must have shape [2]")
     if indices.dtype not in _INDICES:

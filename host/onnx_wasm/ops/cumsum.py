@@ -10,7 +10,7 @@ from .. import dtypes
 from ..context import Array, Context, Value
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._copy import normal_axis
+from ._copy import normal_axis, only
 
 _KERNELS = {
     dtypes.F32: "f32",
@@ -25,7 +25,7 @@ _KERNELS = {
 
 
 def fold_cumsum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    at = int(axis.reshape(-1)[0])
+    at = axis.item()
     y = np.flip(x, at) if reverse else x
     total: Array = np.cumsum(y, at, dtype=x.dtype)
     if exclusive:
@@ -40,12 +40,12 @@ def cumsum(cx: Context, x: Value, axis: Array, *, exclusive: int = 0, reverse: i
 
 
 def fold_cumprod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    lanes = np.moveaxis(x, int(axis.reshape(-1)[0]), 0)
+    lanes = np.moveaxis(x, axis.item(), 0)
     lanes = np.flip(lanes, 0) if reverse else lanes
     if exclusive:
         lanes = np.concatenate([np.ones_like(lanes[:1]), lanes[:-1]])
     total: Array = np.cumprod(lanes, 0, dtype=x.dtype)
-    return np.moveaxis(np.flip(total, 0) if reverse else total, 0, int(axis.reshape(-1)[0]))
+    return np.moveaxis(np.flip(total, 0) if reverse else total, 0, axis.item())
 
 
 @op("CumProd", since=26, host=("axis",), fold=fold_cumprod)
@@ -55,7 +55,7 @@ def cumprod(cx: Context, x: Value, axis: Array, *, exclusive: int = 0, reverse: 
 
 
 def _running(cx: Context, family: str, x: Value, axis: Array, exclusive: int, reverse: int) -> Value:
-    at = normal_axis(cx, int(axis.reshape(-1)[0]), x.rank)
+    at = normal_axis(cx, only(cx, "axis", axis), x.rank)
     kernel = _KERNELS.get(x.dtype)
     if kernel is None:
         cx.fail(f"type {x.dtype} is not implemented", UnsupportedModelError)

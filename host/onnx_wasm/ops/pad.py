@@ -10,7 +10,7 @@ import numpy as np
 
 from ..context import Array, Context, Value
 from ..registry import op
-from ._copy import fill, normal_axes, strides, width
+from ._copy import fill, normal_axes, only, strides, width
 from ._narrow import by_bytes
 from .slice import pick
 
@@ -26,8 +26,10 @@ def fold_pad(
     where = range(x.ndim) if axes is None else [int(a) for a in axes]
     amounts = np.zeros((x.ndim, 2), np.int64)
     amounts[list(where)] = pads.reshape(2, -1).T
+    if (amounts.sum(1) + x.shape < 0).any():
+        raise ValueError(f"pads {pads.tolist()} take more than shape {list(x.shape)} holds")
     cut = np.minimum(amounts, 0)
-    x = x[tuple(slice(-a, d + b) for d, (a, b) in zip(x.shape, cut.tolist(), strict=True))]
+    x = x[tuple(slice(-a, max(0, d + b)) for d, (a, b) in zip(x.shape, cut.tolist(), strict=True))]
     amounts = np.maximum(amounts, 0)
     if mode == "constant":
         zero: Any = "" if x.dtype == object else 0
@@ -88,6 +90,9 @@ def _pad(cx: Context, x: Value, pads: list[int], where: Sequence[int], mode: str
     before, after = [0] * x.rank, [0] * x.rank
     for i, a in enumerate(where):
         before[a], after[a] = pads[i], pads[i + len(where)]
+    for d, b, a in zip(x.shape, before, after, strict=True):
+        if d + b + a < 0:
+            cx.fail(f"pads {pads} take {-a - b} from an extent of {d} in {x}")
     # What negative amounts leave of x comes first, and is then padded.
     kept = [range(max(0, -b), d - max(0, -a)) for d, b, a in zip(x.shape, before, after, strict=True)]
     if max(pads, default=0) <= 0:
@@ -142,7 +147,7 @@ def _collapse(axes: Sequence[_Axis], constant: bool) -> list[_Axis]:
 def fold_trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Any:
     if x.dtype == object:
         return NotImplemented
-    offset = 0 if k is None else int(k.reshape(-1)[0])
+    offset = 0 if k is None else k.item()
     return np.triu(x, offset) if upper else np.tril(x, offset)
 
 
@@ -152,7 +157,7 @@ def trilu(cx: Context, x: Value, k: Array | None = None, *, upper: int = 1) -> V
     if x.rank < 2:
         cx.fail(f"{x} has rank {x.rank}, needs 2 or more")
     rows, cols = x.shape[-2:]
-    offset = 0 if k is None else int(k.reshape(-1)[0])
+    offset = 0 if k is None else only(cx, "k", k)
     y = cx.out(x.shape, x.dtype)
     if y.size:
         cx.emit(

@@ -12,7 +12,7 @@ from ..context import Array, Context, Value
 from ..dtypes import BOOL, I64
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._copy import normal_axis
+from ._copy import normal_axis, only
 from ._elementwise import NUMBERS, require
 from .gather import gather
 
@@ -49,20 +49,20 @@ def fold_topk(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: i
         index = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:
         index = np.argsort(x, axis, kind="stable")
-    index = np.take(index, np.arange(int(k.reshape(-1)[0])), axis)
+    index = np.take(index, np.arange(k.item()), axis)
     return np.take_along_axis(x, index, axis), index.astype(np.int64)
 
 
 @op("TopK", since=11, host=("K",), fold=fold_topk)
 def topk(cx: Context, x: Value, K: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Value, Value]:
     """The K largest or smallest along an axis, best first, and their indices; of equals the first. A NaN is largest."""
-    return _topk(cx, x, int(K.reshape(-1)[0]), axis, largest)
+    return _topk(cx, x, only(cx, "K", K), axis, largest)
 
 
 @op("TopK", since=10, host=("K",))
 def topk_10(cx: Context, x: Value, K: Array, *, axis: int = -1) -> tuple[Value, Value]:
     """The K largest."""
-    return _topk(cx, x, int(K.reshape(-1)[0]), axis, 1)
+    return _topk(cx, x, only(cx, "K", K), axis, 1)
 
 
 @op("TopK", since=1)
