@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ..context import Context, Value
 from ..dtypes import BF16, F16, F32, F64, I32, I64, DType
@@ -139,6 +140,32 @@ def _new(cx: Context, shape: Sequence[int], dtype: DType, count: int) -> tuple[V
     return tuple(cx.out(shape, dtype) for _ in range(count))
 
 
+def _step(
+    cx: Context, family: str, rate: Value, count: Value, tensors: Sequence[Value], **constants: Any
+) -> tuple[Value, ...]:
+    """One step of an optimizer that keeps one tensor of state for each parameter."""
+    results = []
+    for x, g, h in _groups(cx, rate, count, tensors, 3):
+        x_new, h_new = _new(cx, x.shape, x.dtype, 2)
+        if x.size:
+            cx.emit(
+                f"{family}_{x.dtype.short}",
+                units=cx.chunks(x),
+                rate=rate,
+                count=count,
+                x=x,
+                g=g,
+                h=h,
+                x_new=x_new,
+                h_new=h_new,
+                n=x.size,
+                rate_wide=int(rate.dtype is F64),
+                **constants,
+            )
+        results.append((x_new, h_new))
+    return _transposed(results)
+
+
 @op("Adagrad", domain=_TRAINING)
 def adagrad(
     cx: Context,
@@ -150,28 +177,7 @@ def adagrad(
     norm_coefficient: float = 0.0,
 ) -> tuple[Value, ...]:
     """One step of Adagrad on each parameter: the new parameters, then the new sums of squared gradients."""
-    results = []
-    for x, g, h in _groups(cx, rate, count, tensors, 3):
-        x_new, h_new = _new(cx, x.shape, x.dtype, 2)
-        if x.size:
-            cx.emit(
-                f"adagrad_{x.dtype.short}",
-                units=cx.chunks(x),
-                rate=rate,
-                count=count,
-                x=x,
-                g=g,
-                h=h,
-                x_new=x_new,
-                h_new=h_new,
-                n=x.size,
-                rate_wide=int(rate.dtype is F64),
-                norm=norm_coefficient,
-                decay=decay_factor,
-                epsilon=epsilon,
-            )
-        results.append((x_new, h_new))
-    return _transposed(results)
+    return _step(cx, "adagrad", rate, count, tensors, norm=norm_coefficient, decay=decay_factor, epsilon=epsilon)
 
 
 @op("Momentum", domain=_TRAINING)
@@ -188,29 +194,17 @@ def momentum(
     """One step with momentum on each parameter: the new parameters, then the new momenta."""
     if mode not in ("nesterov", "standard"):
         cx.fail(f"mode {mode!r} must be 'nesterov' or 'standard'")
-    results = []
-    for x, g, h in _groups(cx, rate, count, tensors, 3):
-        x_new, h_new = _new(cx, x.shape, x.dtype, 2)
-        if x.size:
-            cx.emit(
-                f"momentum_{x.dtype.short}",
-                units=cx.chunks(x),
-                rate=rate,
-                count=count,
-                x=x,
-                g=g,
-                h=h,
-                x_new=x_new,
-                h_new=h_new,
-                n=x.size,
-                rate_wide=int(rate.dtype is F64),
-                nesterov=int(mode == "nesterov"),
-                norm=norm_coefficient,
-                alpha=alpha,
-                beta=beta,
-            )
-        results.append((x_new, h_new))
-    return _transposed(results)
+    return _step(
+        cx,
+        "momentum",
+        rate,
+        count,
+        tensors,
+        nesterov=int(mode == "nesterov"),
+        norm=norm_coefficient,
+        alpha=alpha,
+        beta=beta,
+    )
 
 
 @op("Adam", domain=_TRAINING)
