@@ -13,7 +13,7 @@ import pytest
 
 import graphs
 import onnx_wasm as ort
-from graphs import FLOAT, INT64, model, node
+from graphs import BOOL, FLOAT, INT64, model, node
 
 
 @pytest.fixture
@@ -531,3 +531,81 @@ def test_pads_that_take_more_than_there_is(runtime: ort.Runtime, pads: list[int]
     data = model([node("Pad", ["x", "pads"], ["y"])], inputs, ["y"], weights)
     with pytest.raises(ort.ShapeError, match=rf"take {-sum(pads)} from an extent of 2"):
         ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize(
+    ("op", "inputs", "name"),
+    [
+        ("Range", {"start": np.int64(0), "limit": np.int64(3), "delta": np.int64(1)}, "delta"),
+        ("Range", {"start": np.float32(0), "limit": np.float32(3), "delta": np.float32(1)}, "start"),
+        ("HannWindow", {"size": np.int64(4)}, "size"),
+        (
+            "MelWeightMatrix",
+            {
+                "num_mel_bins": np.int64(2),
+                "dft_length": np.int64(16),
+                "sample_rate": np.int64(8000),
+                "lower_edge_hertz": np.float32(0),
+                "upper_edge_hertz": np.float32(4000),
+            },
+            "upper_edge_hertz",
+        ),
+        ("DFT", {"x": np.zeros((1, 4, 1), np.float32), "dft_length": np.int64(4)}, "dft_length"),
+        ("DFT", {"x": np.zeros((1, 4, 1), np.float32), "": None, "axis": np.int64(1)}, "axis"),
+        (
+            "STFT",
+            {"x": np.zeros((1, 4, 1), np.float32), "frame_step": np.int64(2), "w": np.ones(2, "f4")},
+            "frame_step",
+        ),
+        ("Dropout", {"x": np.ones(2, np.float32), "ratio": np.float32(0.5), "training_mode": np.array(True)}, "ratio"),
+        ("Dropout", {"x": np.ones(2, np.float32), "": None, "training_mode": np.array(True)}, "training_mode"),
+    ],
+)
+def test_a_constant_of_one_element(
+    runtime: ort.Runtime, op: str, inputs: dict[str, np.ndarray | None], name: str, size: int
+) -> None:
+    weights = {n: np.asarray(a) for n, a in inputs.items() if a is not None}
+    weights[name] = np.repeat(weights[name].reshape(-1), size)
+    graph = [node(op, list(inputs), ["y"]), node("Identity", ["z"], ["w_out"])]
+    data = model(graph, {"z": (FLOAT, [1])}, ["y"], weights, opset=21)
+    with pytest.raises(ort.ShapeError, match=rf"{name} has shape \[{size}\], must hold one element"):
+        ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("name", ["max_trip_count", "cond", "the condition of the body"])
+def test_a_loop_is_told_by_one_element(runtime: ort.Runtime, name: str, size: int) -> None:
+    body = onnx.helper.make_graph(
+        [node("Identity", ["keep" if name.startswith("the") else "going"], ["still"])],
+        "body",
+        [
+            onnx.helper.make_tensor_value_info("i", INT64, []),
+            onnx.helper.make_tensor_value_info("going", BOOL, []),
+            onnx.helper.make_tensor_value_info("x_in", FLOAT, [2]),
+        ],
+        [
+            onnx.helper.make_tensor_value_info("still", BOOL, None),
+            onnx.helper.make_tensor_value_info("x_in", FLOAT, [2]),
+        ],
+    )
+    sizes = {"max_trip_count": 1, "cond": 1, "the condition of the body": 1} | {name: size}
+    data = model(
+        [node("Loop", ["trips", "cond", "x"], ["y"], body=body)],
+        {
+            "trips": (INT64, [sizes["max_trip_count"]]),
+            "cond": (BOOL, [sizes["cond"]]),
+            "keep": (BOOL, [sizes["the condition of the body"]]),
+            "x": (FLOAT, [2]),
+        },
+        ["y"],
+    )
+    feeds = {
+        "trips": np.full(sizes["max_trip_count"], 2, np.int64),
+        "cond": np.full(sizes["cond"], True),
+        "keep": np.full(sizes["the condition of the body"], True),
+        "x": np.ones(2, np.float32),
+    }
+    wanted = pytest.raises(ort.ShapeError, match=rf"{name} has shape \[{size}\], must hold one element")
+    with ort.InferenceSession.create(data, runtime=runtime) as session, wanted:
+        session.run(feeds)

@@ -99,7 +99,7 @@ def fold_range(start: Array, limit: Array, delta: Array, *, stash_type: int = 1)
 @op("Range", host=("start", "limit", "delta"), fold=fold_range)
 def range_(cx: Context, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Value:
     """start, start + delta, ... up to but without limit; every value is start + i * delta, in the type of start."""
-    first, last, step = start.reshape(-1)[0], limit.reshape(-1)[0], delta.reshape(-1)[0]
+    first, last, step = only(cx, "start", start), only(cx, "limit", limit), only(cx, "delta", delta)
     if step == 0:
         cx.fail("delta is 0")
     dtype = dtypes.from_numpy(start.dtype)
@@ -108,7 +108,7 @@ def range_(cx: Context, start: Array, limit: Array, delta: Array, *, stash_type:
         if count <= KNOWN:
             return cx.known(fold_range(start, limit, delta))
     else:
-        span = float(last - first) / float(step)
+        span = float((limit - start).item()) / float(step)
         if not math.isfinite(span):
             cx.fail(f"start {first}, limit {last} and delta {step} give no finite count")
         count = max(0, math.ceil(span))
@@ -116,7 +116,7 @@ def range_(cx: Context, start: Array, limit: Array, delta: Array, *, stash_type:
         cx.fail(f"type {dtype} is not implemented", UnsupportedModelError)
     y = cx.out((count,), dtype)
     if count:
-        cx.emit(f"range_{dtype.short}", units=cx.chunks(y), y=y, n=count, start=first.item(), delta=step.item())
+        cx.emit(f"range_{dtype.short}", units=cx.chunks(y), y=y, n=count, start=first, delta=step)
     return y
 
 

@@ -12,6 +12,7 @@ from ..context import Context, Item, Steps, Subgraph, TensorSequence, Value
 from ..errors import UnsupportedModelError
 from ..model import Graph
 from ..registry import op
+from ._copy import only
 from .concat import concat
 from .slice import pick
 
@@ -19,10 +20,8 @@ from .slice import pick
 @op("If", since=1)
 def if_(cx: Context, cond: Value, *, then_branch: Graph, else_branch: Graph) -> Steps:
     """The outputs of the branch that the condition chooses."""
-    chosen = yield cond
-    if chosen.size != 1:
-        cx.fail(f"the condition has {chosen.size} elements")
-    outputs = yield Subgraph(then_branch if chosen.reshape(-1)[0] else else_branch, ())
+    chosen = only(cx, "cond", (yield cond))
+    outputs = yield Subgraph(then_branch if chosen else else_branch, ())
     return tuple(outputs)
 
 
@@ -40,10 +39,10 @@ def loop(
 
     trips = None
     if max_trip_count is not None:
-        trips = int((yield max_trip_count, held()).reshape(-1)[0])
+        trips = int(only(cx, "max_trip_count", (yield max_trip_count, held())))
     going = True
     if cond is not None:
-        going = bool((yield cond, held()).reshape(-1)[0])
+        going = bool(only(cx, "cond", (yield cond, held())))
     i = 0
     while going and (trips is None or i < trips):
         inputs = [cx.known(np.array(i, np.int64)), cx.known(np.array(True)), *state]
@@ -52,7 +51,7 @@ def loop(
         for scan, value in zip(scans, outputs[1 + len(state) :], strict=True):
             scan.append(_tensor(cx, value))
         if cond is not None:
-            going = bool((yield _tensor(cx, outputs[0]), held()).reshape(-1)[0])
+            going = bool(only(cx, "the condition of the body", (yield _tensor(cx, outputs[0]), held())))
         i += 1
     declared = body.outputs[1 + len(state) :]
     stacked = [_stack(cx, scan, 0, info.dtype, info.shape) for scan, info in zip(scans, declared, strict=True)]

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..context import Array, Context, Value
 from ..dtypes import F64
 from ..registry import op
-from ._copy import normal_axis
+from ._copy import normal_axis, only
 from ._elementwise import FLOATS, require
 
 # Lanes are shared out over at most so many work units, as each has memory of its own.
@@ -91,7 +89,7 @@ def _dft(cx: Context, x: Value, length: Array | None, axis: int, inverse: int, o
     hermitian = bool(onesided and inverse)
     n = 2 * (x.shape[axis] - 1) if hermitian else x.shape[axis]
     if length is not None:
-        n = int(length.reshape(-1)[0])
+        n = int(only(cx, "dft_length", length))
     if n < 1:
         cx.fail(f"dft_length is {n}, must be positive")
     outputs = n // 2 + 1 if onesided and not inverse else n
@@ -133,7 +131,7 @@ def dft(
 ) -> Value:
     """The discrete Fourier transform along an axis, or its inverse; ``onesided`` leaves out the half of the spectrum
     that the symmetry of a real signal gives."""
-    return _dft(cx, x, dft_length, -2 if axis is None else int(axis.reshape(-1)[0]), inverse, onesided)
+    return _dft(cx, x, dft_length, -2 if axis is None else int(only(cx, "axis", axis)), inverse, onesided)
 
 
 @op("DFT", since=17, host=("dft_length",))
@@ -160,11 +158,11 @@ def stft(
         signal = cx.alias(signal, (*signal.shape, 1))
     if signal.rank != 3 or signal.shape[-1] not in (1, 2):
         cx.fail(f"{signal} must have shape [batch, length, 1 or 2]")
-    step = int(frame_step.reshape(-1)[0])
+    step = int(only(cx, "frame_step", frame_step))
     batch, length, c = signal.shape
     n = length
     if frame_length is not None:
-        n = int(np.reshape(frame_length, -1)[0])
+        n = int(only(cx, "frame_length", frame_length))
     elif window is not None:
         n = window.size
     if step < 1 or n < 1:

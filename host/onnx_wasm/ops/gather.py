@@ -33,7 +33,7 @@ def gather(cx: Context, x: Value, indices: Value, *, axis: int = 0) -> Value:
     """Slices of one axis, in the order and shape of the indices."""
     axis = normal_axis(cx, axis, x.rank)
     if indices.known is not None and indices.size == 1:
-        return _pick_one(cx, x, int(indices.known.reshape(-1)[0]), axis, indices.shape)
+        return _pick_one(cx, x, indices.known.item(), axis, indices.shape)
     y = cx.out((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
     _emit_gather(cx, x, indices, y, axis)
     return y

@@ -19,7 +19,7 @@ from . import binary as _binary  # noqa: F401  (its forms, and those of the next
 from . import compare as _compare  # noqa: F401
 from . import recurrent as _recurrent  # noqa: F401
 from . import unary as _unary  # noqa: F401
-from ._copy import normal_axis
+from ._copy import normal_axis, only
 from .cast import cast
 
 
@@ -214,7 +214,7 @@ def split_1(
 def tile_1(cx: Context, x: Value, tiles: Array, axis: Array) -> Value:
     """Repeated along one axis."""
     repeats = np.ones(x.rank, np.int64)
-    repeats[normal_axis(cx, int(axis.reshape(-1)[0]), x.rank)] = tiles.reshape(-1)[0]
+    repeats[normal_axis(cx, only(cx, "axis", axis), x.rank)] = only(cx, "tiles", tiles)
     return expand.tile(cx, x, repeats)
 
 

@@ -12,7 +12,7 @@ from ..context import Array, Context, Value
 from ..dtypes import F32, I32
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._copy import copy, copy_flat, fill, wanted
+from ._copy import copy, copy_flat, fill, only, wanted
 from ._elementwise import cast
 from .attention import Heads, attend, by_head, by_row, check, gathered, narrow, place, wide
 from .binary import add
@@ -303,7 +303,7 @@ def group_query_attention(
         cx.fail("seqlens_k and total_sequence_length are required")
     if seqlens_k.size != batch or seqlens_k.dtype is not I32:
         cx.fail(f"seqlens_k is {seqlens_k}, must be int32[{batch}]")
-    total = int(total_sequence_length.reshape(-1)[0])
+    total = int(only(cx, "total_sequence_length", total_sequence_length))
     first = total == rows
     lengths = None if first else seqlens_k
     more = 0 if first else 1 - rows

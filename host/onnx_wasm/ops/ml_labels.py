@@ -12,6 +12,7 @@ from ..dtypes import F32, F64, I16, I32, I64, STRING
 from ..errors import UnsupportedModelError
 from ..model import Initializer
 from ..registry import op
+from ._copy import only
 from ._elementwise import cast
 from ._ml import ML, table
 
@@ -105,7 +106,7 @@ def label_encoder(
     values = _array(cx, "values", values_tensor, values_strings, values_int64s, values_floats)
     default: Any
     if default_tensor is not None:
-        default = default_tensor.array().reshape(-1)[0]
+        default = only(cx, "default_tensor", default_tensor.array())
     elif values.dtype == object:
         default = default_string
     else:

@@ -6,6 +6,7 @@ from ..context import Context, Steps, Value
 from ..dtypes import F32, I32, I64
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._copy import only
 
 
 @op("NonMaxSuppression", since=10)
@@ -41,7 +42,7 @@ def non_max_suppression(
         return cx.out((0, 3), I64)
     cap = n
     if most.known is not None:
-        cap = max(0, min(n, int(most.known.reshape(-1)[0])))
+        cap = max(0, min(n, only(cx, "max_output_boxes_per_class", most.known)))
     picked, counts = cx.out((images, classes, cap), I32), cx.out((images, classes), I32)
     cx.emit(
         "nms_pick",

@@ -7,6 +7,7 @@ import numpy as np
 from .. import dtypes
 from ..context import Context, EmptyOptional, Item, Steps, TensorSequence, Value
 from ..registry import op
+from ._copy import only
 from .concat import concat
 from .slice import pick
 
@@ -39,7 +40,7 @@ def _position(cx: Context, position: int, low: int, high: int) -> int:
 def sequence_at(cx: Context, sequence: TensorSequence, position: Value) -> Steps:
     """One tensor; negative positions count from the end."""
     count = len(sequence.elements)
-    at = _position(cx, int((yield position).reshape(-1)[0]), -count, count)
+    at = _position(cx, only(cx, "position", (yield position)), -count, count)
     return sequence.elements[at]
 
 
@@ -49,7 +50,7 @@ def sequence_insert(cx: Context, sequence: TensorSequence, tensor: Value, positi
     elements = list(sequence.elements)
     at = len(elements)
     if position is not None:
-        at = _position(cx, int((yield position).reshape(-1)[0]), -len(elements), len(elements) + 1)
+        at = _position(cx, only(cx, "position", (yield position)), -len(elements), len(elements) + 1)
     elements.insert(at, tensor)
     return TensorSequence(tuple(elements), tensor.dtype)
 
@@ -60,7 +61,7 @@ def sequence_erase(cx: Context, sequence: TensorSequence, position: Value | None
     elements = list(sequence.elements)
     at = -1
     if position is not None:
-        at = int((yield position).reshape(-1)[0])
+        at = only(cx, "position", (yield position))
     del elements[_position(cx, at, -len(elements), len(elements))]
     return TensorSequence(tuple(elements), sequence.dtype)
 

@@ -8,7 +8,7 @@ from .. import dtypes
 from ..context import Array, Context, Item, Value
 from ..dtypes import DType
 from ..registry import op
-from ._copy import fill, wanted
+from ._copy import fill, only, wanted
 from .random import drop
 
 
@@ -47,8 +47,8 @@ def dropout(
     cx: Context, x: Value, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Value, Value | None]:
     """The input, or in training mode the input with elements dropped at random."""
-    if training_mode is not None and training_mode.any():
-        dropped = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
+    if training_mode is not None and only(cx, "training_mode", training_mode):
+        dropped = 0.5 if ratio is None else float(only(cx, "ratio", ratio))
         if dropped:
             return drop(cx, x, dropped, seed, masked=wanted(cx, 1))
     return dropout_10(cx, x)

@@ -7,6 +7,7 @@ from ..context import Array, Context, Value
 from ..dtypes import F64, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._copy import only
 from ._elementwise import NUMBERS, cast
 
 # a0, a1, a2 of a0 + a1 cos(2 pi k / n) + a2 cos(4 pi k / n)
@@ -27,7 +28,7 @@ def _type(cx: Context, number: int) -> DType:
 @op(*_COEFFICIENTS, since=17, host=("size",))
 def window(cx: Context, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Value:
     """One period of a sum of cosines, with its end (``periodic`` = 0) or without."""
-    n = int(size.reshape(-1)[0])
+    n = int(only(cx, "size", size))
     y = cx.out((n,), F64)
     if n:
         a0, a1, a2 = _COEFFICIENTS[cx.node.op_type]
@@ -51,8 +52,8 @@ def mel_weight_matrix(
     output_datatype: int = 1,
 ) -> Value:
     """Triangles that are even on the mel scale: from the bins of a spectrogram to mel bins."""
-    bins, dft = int(num_mel_bins.reshape(-1)[0]), int(dft_length.reshape(-1)[0])
-    rate = int(sample_rate.reshape(-1)[0])
+    bins, dft = int(only(cx, "num_mel_bins", num_mel_bins)), int(only(cx, "dft_length", dft_length))
+    rate = int(only(cx, "sample_rate", sample_rate))
     if bins < 0 or dft < 0 or rate < 1:
         cx.fail(f"num_mel_bins {bins}, dft_length {dft} and sample_rate {rate} must be positive")
     y = cx.out((dft // 2 + 1, bins), F64)
@@ -65,7 +66,7 @@ def mel_weight_matrix(
             columns=bins,
             dft=float(dft),
             rate=float(rate),
-            lower=float(lower_edge_hertz.reshape(-1)[0]),
-            upper=float(upper_edge_hertz.reshape(-1)[0]),
+            lower=float(only(cx, "lower_edge_hertz", lower_edge_hertz)),
+            upper=float(only(cx, "upper_edge_hertz", upper_edge_hertz)),
         )
     return cast(cx, y, _type(cx, output_datatype))
