@@ -15,9 +15,10 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
-    {"errors", "heap_layout", "build", "order"},
+    {"errors", "heap_layout", "build", "order", "process", "heap_events"},
     {"dtypes", "engine", "options"},
-    {"model", "env", "heap_view", "blocks", "gate", "memory_info"},
+    {"model", "env", "heap_view", "blocks", "gate", "memory_info", "debug_heap", "heap_log"},
+    {"allocator", "verdicts"},
     {"heap"},
     {"context", "trace", "tensor"},
     {"registry", "faults", "feeds", "functions", "signatures"},
@@ -54,6 +55,12 @@ HEAP_SIDE = {
     "blocks",
     "gate",
     "memory_info",
+    "allocator",
+    "debug_heap",
+    "heap_events",
+    "heap_log",
+    "process",
+    "verdicts",
     "heap_layout",
     "heap_view",
     "tensor",

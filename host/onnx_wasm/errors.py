@@ -52,6 +52,14 @@ class DisposedError(OnnxWasmError, ValueError):
     """A disposed tensor, session or closed runtime was used."""
 
 
+class UseAfterDisposeError(DisposedError):
+    """Memory was used through an old view after its tensor was disposed of. Found by the debug heap."""
+
+
+class HeapPointerError(OnnxWasmError, ValueError):
+    """An address was freed that is no block's, or no longer."""
+
+
 class DetachedViewError(OnnxWasmError, TypeError):
     """A view of unshared memory was used after the memory had grown."""
 

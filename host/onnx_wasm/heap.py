@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
-import sys
 import threading
+import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import heap_layout as layout
-from .blocks import Block, Lease, Tag
+from .allocator import DEFAULT_EVENTS, Allocator
+from .blocks import Block, Lease, Tag, call_site, stacklevel
+from .debug_heap import DEFAULT_QUARANTINE, CheckedView
 from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, Variant
 from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
 from .errors import (
@@ -25,17 +28,18 @@ from .errors import (
     DisposedError,
     HeapCorruptionError,
     HeapMemoryError,
+    HeapPointerError,
     LeaseError,
     no_copy,
 )
 from .gate import Gate, gated
+from .heap_events import HeapEvent
 from .heap_view import HeapView
-from .memory_info import Growth, MemoryInfo
+from .memory_info import MemoryInfo
+from .process import register
+from .verdicts import TENSOR_TAGS, BlockInfo, LeakReport, Snapshot, leak_report
 
 Array = NDArray[Any]
-
-TENSOR_ALIGNMENT = 64
-_PACKAGE = str(Path(__file__).parent)
 
 
 class Runtime:
@@ -46,7 +50,12 @@ class Runtime:
     limit, past which ``memory.grow`` fails although the policy would allow it (a phone's browser); it is ``maximum``
     unless given. Growth is by ``geometric_step`` of the old size, at most ``geometric_cap`` over the need, or by
     ``linear_step`` where that is not -1. ``variant="strict"`` computes the same bits on every machine.
-    With ``trace_allocations`` every block knows the Python line that made it.
+
+    With ``trace_allocations`` every block knows the Python line that made it. ``debug`` is the debug heap
+    (`debug_heap`), with up to ``quarantine`` bytes of freed blocks; it traces allocations too. ``log_events`` keeps
+    the latest 65,536 events, or as many as it says; ``record`` keeps every call, for `save_recording`. With any of
+    these three, tensors that a run allocates one by one (``enable_mem_pattern=False``) are allocated by calls of
+    their own.
     """
 
     def __init__(
@@ -61,6 +70,10 @@ class Runtime:
         linear_step: int = -1,
         variant: Variant = "relaxed",
         trace_allocations: bool = False,
+        debug: bool = False,
+        quarantine: int = DEFAULT_QUARANTINE,
+        log_events: bool | int = False,
+        record: bool = False,
     ) -> None:
         if maximum > 1 << 32:
             raise ValueError(f"maximum {maximum} is more than the 4 GiB that 32-bit addresses reach")
@@ -70,8 +83,9 @@ class Runtime:
         limit = maximum if memory_maximum is None else memory_maximum
         _check_limits(initial, maximum, limit, heap_base, geometric_step, geometric_cap, linear_step, variant)
         self.maximum = maximum
-        self.trace_allocations = trace_allocations
-        self._closed = False
+        self._limit = min(maximum, limit)
+        self.trace_allocations = trace_allocations or debug
+        self._closed = self._failing = False
         self._blocks: dict[int, Block] = {}
         self._pending: deque[Block] = deque()
         self._gate = Gate(self._pending, self._drain)
@@ -84,9 +98,6 @@ class Runtime:
         instance.bind("heap_init", "iidii", result=False)(
             heap_base, maximum, geometric_step, geometric_cap, linear_step
         )
-        self._aligned_new = instance.bind("aligned_new", "ii")
-        self._malloc = instance.bind("malloc", "i")
-        self._free = instance.bind("free", "i")
         self._stats = instance.bind("heap_stats")
         self._check = instance.bind("heap_check")
         self._run = instance.bind("run", "ii")
@@ -95,9 +106,30 @@ class Runtime:
         reservation = (ctypes.c_uint8 * (1 << 32)).from_address(instance.address)
         self._bytes: NDArray[np.uint8] = np.ctypeslib.as_array(reservation)
         self._words: NDArray[np.uint32] = self._bytes.view(np.uint32)
-        _runtimes.add(self)
+        self._allocator = Allocator(
+            instance, self._bytes, quarantine=quarantine if debug else None, trace=self.trace_allocations
+        )
+        if record:
+            start = {"top": None, "top_size": 0, "brk": heap_base, "memory": instance.memory_size()}
+            policy = {
+                "maximum": maximum,
+                "memory_maximum": limit,
+                "heap_base": heap_base,
+                "geometric_step": geometric_step,
+                "geometric_cap": geometric_cap,
+                "linear_step": linear_step,
+            }
+            self._allocator.record(start, policy)
+        if log_events:
+            self.start_events(DEFAULT_EVENTS if log_events is True else log_events)
+        register(self)
 
     __reduce__ = no_copy
+
+    @property
+    def watched(self) -> bool:
+        """Whether a debug heap, a log or a recorder sees every single allocation."""
+        return self._allocator.watched
 
     # Blocks
 
@@ -111,14 +143,14 @@ class Runtime:
         address = 0
         if nbytes:
             self._check_open()
-            address = self._aligned_new(TENSOR_ALIGNMENT, nbytes) if nbytes < 1 << 32 else 0
+            address = self._allocator.take(nbytes, tag, owner)
             if not address:
                 raise self._out_of_memory(nbytes, f"{owner} ({tag})" if owner else tag)
         return self._adopt(address, nbytes, tag, owner)
 
     def _adopt(self, address: int, nbytes: int, tag: Tag, owner: str) -> Block:
         """Enter a block that the module has allocated into the ledger."""
-        block = Block(self, address, nbytes, tag, owner, _call_site() if self.trace_allocations else "")
+        block = Block(self, address, nbytes, tag, owner, call_site() if self.trace_allocations else "")
         if address:
             self._blocks[address] = block
         return block
@@ -129,7 +161,7 @@ class Runtime:
         with self._ends:
             if self._blocks.get(block.address) is block and not block.leases:
                 del self._blocks[block.address]
-                self._free(block.address)
+                self._allocator.give(block.address, block.nbytes, block.tag, block.owner)
 
     def _free_at(self, address: int) -> None:
         """Free what the module has allocated, also where it was adopted and nobody took it. The gate must be held."""
@@ -137,7 +169,13 @@ class Runtime:
         if block is not None:
             self._release(block)
         else:
-            self._free(address)
+            self._allocator.give(address)
+
+    def _outlived(self, block: Block) -> None:
+        """A tensor was disposed of while views of it live: the debug heap lets them read nothing useful."""
+        with self._ends:
+            if self._allocator.debug is not None and not self.closed:
+                self._allocator.debug.poison(block.address)
 
     def _give_back(self, block: Block) -> None:
         """Free a block that nothing keeps, now or as soon as the module is free."""
@@ -152,16 +190,29 @@ class Runtime:
             if not block.holders and not self.closed:
                 self._release(block)
 
-    def _out_of_memory(self, nbytes: int, what: str) -> HeapMemoryError:
-        info = self._memory()
-        holders: Counter[str] = Counter()
+    def _out_of_memory(self, nbytes: int, what: str, running: Mapping[str, int] | None = None) -> HeapMemoryError:
+        """The error for a request that the heap could not serve; ``running`` are bytes that a run holds, by owner."""
+        holders: Counter[str] = Counter(running or {})
         for block in self._blocks.values():
             holders[f"{block.tag} of {block.owner}" if block.owner else block.tag] += block.nbytes
         biggest = ", ".join(f"{name} {size:,}" for name, size in holders.most_common(3))
         return HeapMemoryError(
-            f"the heap cannot hold {nbytes:,} bytes for {what}: {info}.{biggest and f' Biggest holders: {biggest}.'} "
-            f"Dispose of tensors and sessions that are done, or give the runtime a larger maximum"
+            f"the heap cannot hold {nbytes:,} bytes for {what}: {self._memory()}."
+            f"{biggest and f' Biggest holders: {biggest}.'} {self._remedy(nbytes)}"
         )
+
+    def _remedy(self, nbytes: int) -> str:
+        """What would have been enough for a request of ``nbytes``."""
+        enough = self._allocator.enough(nbytes)
+        if enough <= self._limit:
+            return (
+                f"There was room below the limit of {self._limit:,}: the failure was asked for (fail_allocation, "
+                f"fail_growth), or the engine refused to grow the memory"
+            )
+        dispose = "dispose of tensors and sessions that are done"
+        if enough > MAXIMUM:
+            return f"It would take a memory of {enough:,} bytes, and 32-bit addresses end at 4 GiB: {dispose}"
+        return f"A maximum of {enough:,} bytes would have been enough; else {dispose}"
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], offset: int = 0) -> Array:
         """A zero-copy array over a block; it and all arrays derived from it hold a lease on the block."""
@@ -171,13 +222,17 @@ class Runtime:
         if not size:
             return np.empty(shape, dtype)
         with self._ends:
-            lease = Lease(block)
+            lease = Lease(block, call_site() if self.trace_allocations else "")
             self._check_open()
             if self._blocks.get(block.address) is not block:
                 raise DisposedError(f"{block!r} has been given back to the heap")
         buffer = (ctypes.c_uint8 * size).from_address(self._instance.address + block.address + offset)
         buffer._lease = lease  # type: ignore[attr-defined]
-        return np.ndarray(shape, dtype, buffer=buffer)  # type: ignore[arg-type]
+        if self._allocator.debug is None:
+            return np.ndarray(shape, dtype, buffer=buffer)  # type: ignore[arg-type]
+        checked = CheckedView(shape, dtype, buffer=buffer)  # type: ignore[arg-type]
+        checked._block = block
+        return checked
 
     def find_block(self, array: Array) -> tuple[Block, int] | None:
         """The block that a C-contiguous, aligned array lies in, and the offset in it, if it lies in this heap."""
@@ -193,6 +248,42 @@ class Runtime:
         if lease is None or lease.block.runtime is not self:
             return None
         return lease.block, address - lease.block.address
+
+    @gated
+    def malloc(self, nbytes: int) -> int:
+        """The address of a block as the page's own ``_malloc`` gives it: 8-aligned, not a tensor's.
+
+        Raises HeapMemoryError where ``_malloc`` answers 0.
+        """
+        self._check_open()
+        address = self._allocator.malloc(nbytes, "user", "malloc") if nbytes >= 0 else 0
+        if not address:
+            raise self._out_of_memory(nbytes, "malloc")
+        self._adopt(address, nbytes, "user", "malloc")
+        return address
+
+    @gated
+    def free(self, address: int) -> None:
+        """Give back what `malloc` gave; 0 is ignored, as in C.
+
+        Raises HeapPointerError for an address that is no block's or no longer (the page's ``_free`` would take it, and
+        corrupt the heap), and for a block that a tensor or session owns.
+        """
+        self._check_open()
+        block = self._blocks.get(address)
+        if not address:
+            return
+        if block is None or block.owner != "malloc":
+            site = call_site() if self.trace_allocations else ""
+            if block is not None:
+                raise HeapPointerError(f"free of {address:#x}: {block!r} is not malloc's; dispose of its owner")
+            if self._allocator.debug is not None:
+                self._allocator.debug.refuse(address, site)
+            raise HeapPointerError(
+                f"free of {address:#x}: no block begins there. It was freed before, or never allocated; "
+                "Runtime(debug=True) tells which, and where"
+            )
+        self._release(block)
 
     # State
 
@@ -218,30 +309,22 @@ class Runtime:
         tensors = 0
         for block in list(self._blocks.values()):
             by_tag[block.tag] += block.nbytes
-            tensors += block.tag in ("output", "user")
+            tensors += block.tag in TENSOR_TAGS
         return MemoryInfo(
             linear=self._instance.memory_size(),
             maximum=self.maximum,
-            used=self._word(layout.USED),
-            free=self._word(layout.WALK_FREE),
-            peak=self._word(layout.PEAK),
-            largest_free=self._word(layout.WALK_LARGEST_FREE),
-            blocks=self._word(layout.BLOCKS),
-            growths=self._growths(),
-            growth_count=self._word(layout.GROWTHS),
+            used=self._allocator.used(),
+            free=self._allocator.word(layout.WALK_FREE),
+            peak=self._allocator.word(layout.PEAK),
+            largest_free=self._allocator.word(layout.WALK_LARGEST_FREE),
+            blocks=self._allocator.blocks(),
+            growths=self._allocator.growths(),
+            growth_count=self._allocator.word(layout.GROWTHS),
             tensors=tensors,
             sessions=len(self._sessions),
             by_tag=dict(by_tag),
+            quarantine=0 if self._allocator.debug is None else self._allocator.debug.waiting,
         )
-
-    def _word(self, address: int) -> int:
-        return int(self._words[address // 4])
-
-    def _growths(self) -> tuple[Growth, ...]:
-        count, size = self._word(layout.GROWTHS), layout.GROWTH_BYTES // 4
-        log = self._words[layout.GROWTH_LOG // 4 :][: layout.GROWTH_ENTRIES * size].reshape(-1, size)
-        kept = range(max(0, count - layout.GROWTH_ENTRIES), count)
-        return tuple(Growth(*log[i % layout.GROWTH_ENTRIES].tolist()) for i in kept)
 
     @gated
     def blocks(self) -> list[Block]:
@@ -261,12 +344,81 @@ class Runtime:
 
     @gated
     def heap_check(self) -> None:
-        """Walk the heap and check every invariant. Raises HeapCorruptionError with the bad chunk's address."""
+        """Walk the heap and check every invariant; in a debug heap all guards, and what is in quarantine, too.
+
+        Raises HeapCorruptionError with the bad chunk's address, or what was written where.
+        """
         self._check_open()
+        self._check_all()
+
+    def _check_all(self) -> None:
         code = self._check()
         if code:
-            where = self._word(layout.BAD_CHUNK)
+            where = self._allocator.word(layout.BAD_CHUNK)
             raise HeapCorruptionError(f"chunk at {where:#x}: {layout.CHECK_CODES[code]}")
+        if self._allocator.debug is not None:
+            outlived = [(b.address, b.dropped, b.views) for b in self._blocks.values() if b.dropped]
+            self._allocator.debug.check(outlived)
+
+    # Watching
+
+    @gated
+    def snapshot(self) -> Snapshot:
+        """What lives now: for `leaks`, and for `Snapshot.diff`."""
+        self._drain()
+        return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
+        blocks = sorted(self._blocks.values(), key=lambda b: b.address)
+        sessions = sorted((s.info() for s in list(self._sessions)), key=lambda i: i.number)
+        return Snapshot(self._memory(), tuple(map(BlockInfo.of, blocks)), tuple(sessions))
+
+    @gated
+    def leaks(self, since: Snapshot | None = None) -> LeakReport:
+        """What lives that did not at a snapshot (or at all), by owner; false where nothing has leaked."""
+        self._drain()
+        return self._leaks(since)
+
+    def _leaks(self, since: Snapshot | None) -> LeakReport:
+        held = {b.serial for s in list(self._sessions) for b in s._blocks()}
+        if self._arena is not None:
+            held.add(self._arena.serial)
+        return leak_report(self._snapshot(), since, held)
+
+    @gated
+    def start_events(self, limit: int | None = DEFAULT_EVENTS) -> None:
+        """Keep the latest ``limit`` events of the heap from now on; None: all of them."""
+        self._check_open()
+        if limit is not None and limit < 1:
+            raise ValueError(f"a log of {limit} events; at least 1")
+        self._allocator.log(limit)
+
+    @gated
+    def stop_events(self) -> list[HeapEvent]:
+        """The events that were kept; no more are."""
+        self._check_open()
+        events = self._allocator.events()
+        self._allocator.stop_log()
+        return events
+
+    @property
+    def events(self) -> list[HeapEvent]:
+        """The events that are kept, oldest first."""
+        return [] if self.closed else self._allocator.events()
+
+    @gated
+    def save_recording(self, path: str | os.PathLike[str], **about: Any) -> int:
+        """Write every call of the allocator so far in the format of recordings (docs/recordings.md), for
+        `onnx-wasm heap replay` and `whatif`; how many there are. ``about`` goes into the file's ``meta``.
+
+        Raises ValueError unless the runtime was made with ``record=True``.
+        """
+        self._check_open()
+        recorder = self._allocator.recorder
+        if recorder is None:
+            raise ValueError("nothing was recorded: make the runtime with record=True")
+        recorder.save(Path(path), about)
+        return len(recorder)
 
     @gated
     def reset_peak(self) -> None:
@@ -276,12 +428,26 @@ class Runtime:
         self._words[layout.PEAK // 4] = self._words[layout.USED // 4]
 
     @gated
-    def fail_allocation(self, nth: int) -> None:
-        """Let the nth allocation from now fail as if memory were full (1: the next; 0: none)."""
+    def fail_allocation(self, nth: int) -> int:
+        """Let the nth allocation from now fail as if memory were full (1: the next; 0: none).
+
+        Returns how many allocations were left of an earlier call: 0 where its failure has come.
+        """
+        return self._replace(layout.FAIL_AT, nth)
+
+    def _replace(self, address: int, nth: int) -> int:
         self._check_open()
-        if not 0 <= nth < 1 << 32:
-            raise ValueError(f"nth {nth} must lie in [0, {1 << 32})")
-        self._words[layout.FAIL_AT // 4] = nth
+        if not 0 <= nth < 0xFFFFFFFF:
+            raise ValueError(f"nth {nth} must lie in [0, {0xFFFFFFFF})")
+        before = self._allocator.word(address)
+        self._words[address // 4] = nth
+        return before
+
+    @gated
+    def fail_growth(self, nth: int) -> int:
+        """Let the nth growth of the memory from now be refused, as by an engine that has no more (1: the next; 0:
+        none); the allocation that asked for it fails. Returns what was left, as `fail_allocation` does."""
+        return self._replace(layout.FAIL_GROWTH, nth)
 
     def cancel(self) -> None:
         """Stop the run that another thread has under way; it raises CancelledError."""
@@ -304,23 +470,38 @@ class Runtime:
                 return
             leased = [b for b in self._blocks.values() if b.leases]
             if leased:
+                views = sorted({v for b in leased for v in b.views if v})
                 raise LeaseError(
-                    f"{sum(len(b.leases) for b in leased)} numpy views of this heap are alive, "
-                    f"of {', '.join(map(repr, leased[:3]))}; drop or copy them first"
+                    f"{sum(b.leases for b in leased)} numpy views of this heap are alive, "
+                    f"of {', '.join(map(repr, leased[:3]))}{f', made at {chr(44).join(views[:5])}' if views else ''}; "
+                    "drop or copy them first"
                 )
+            self._warn_of_leaks("when its runtime was closed")
             self._closed = True
             self._blocks.clear()
             self._pending.clear()
             self._arena = None
-            del self._bytes, self._words
-            self._aligned_new = self._malloc = self._free = self._stats = self._check = _closed
+            del self._bytes, self._words, self._allocator
+            self._stats = self._check = _closed
             self._run = self._run_record = _closed
             self._instance.close()
+
+    def _warn_of_leaks(self, when: str) -> None:
+        """A ResourceWarning where tensors or sessions are left. The gate must be held."""
+        tensors = [b for b in self._blocks.values() if b.holders or b.owner == "malloc"]
+        sessions = [s for s in list(self._sessions) if s._blocks()]
+        if not (tensors or sessions) or self._failing:
+            return
+        names = [f"{s!r}{f' created at {s.site}' if s.site else ''}" for s in sessions] + [repr(b) for b in tensors]
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if names[8:] else "")
+        warnings.warn(f"never disposed {when}: {shown}", ResourceWarning, stacklevel=stacklevel(), source=self)
 
     def __enter__(self) -> Runtime:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # What an error on its way keeps alive is nobody's fault.
+        self._failing = kind is not None
         try:
             self.close()
         except LeaseError:
@@ -370,6 +551,11 @@ class Runtime:
         """Run the records in [start, end); the status, or TrapError. The gate must be held."""
         return self._run(start, end)
 
+    def _after_run(self) -> None:
+        """The debug heap is checked after each run."""
+        if self._allocator.debug is not None:
+            self._check_all()
+
     def _uncancel(self) -> None:
         """Forget a cancellation that came when nothing ran."""
         self._words[CANCEL // 4] = 0
@@ -412,33 +598,6 @@ def _check_limits(
         )
 
 
-def _call_site() -> str:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-_runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
-_forking: list[Any] = []
-
-
-def _before_fork() -> None:
-    """Wait until no thread is in a call: a child gets heaps that are consistent, and locks that it can take."""
-    for runtime in list(_runtimes):
-        for lock in (runtime._gate.lock, runtime._ends):
-            lock.acquire()
-            _forking.append(lock)
-
-
-def _after_fork() -> None:
-    while _forking:
-        _forking.pop().release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
-
 _default: Runtime | None = None
 _default_lock = threading.Lock()
 
@@ -451,6 +610,19 @@ def default_runtime() -> Runtime:
         if _default is None or _default.closed:
             _default = Runtime(**vars(env.wasm))
         return _default
+
+
+@contextlib.contextmanager
+def use_runtime(runtime: Runtime) -> Iterator[Runtime]:
+    """Within it, ``runtime`` is the default runtime of every thread."""
+    global _default
+    with _default_lock:
+        before, _default = _default, runtime
+    try:
+        yield runtime
+    finally:
+        with _default_lock:
+            _default = before
 
 
 def memory() -> MemoryInfo:

@@ -1,7 +1,7 @@
 """Where the module's heap keeps its state: fixed addresses in linear memory (wasm/_heap.wat.j2).
 
 Every word is an unsigned i32 but ``GEOMETRIC_STEP``, which is an f64. The host reads them; it
-writes ``FAIL_AT`` and ``PEAK`` only.
+writes ``FAIL_AT``, ``FAIL_GROWTH`` and ``PEAK`` only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ FOREIGN = 332
 FAIL_AT = 336
 GROWTHS = 340
 GROWTHS_REFUSED = 344
+FAIL_GROWTH = 348
 
 # Valid after heap_stats or heap_check.
 WALK_USED = 352

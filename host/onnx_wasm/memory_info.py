@@ -39,6 +39,8 @@ class MemoryInfo:
     sessions: int
     by_tag: dict[str, int]
     """Bytes asked for by live blocks, by what they are for."""
+    quarantine: int = 0
+    """Bytes of freed blocks that the debug heap keeps for a while; in neither `used` nor `free`."""
 
     @property
     def fragmentation(self) -> float:

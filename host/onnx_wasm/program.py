@@ -11,20 +11,21 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import engine, tape
-from .blocks import Block
+from .blocks import Block, Tag
 from .context import EmptyOptional, HostView, Item, Record, TensorSequence, Value
 from .errors import FeedError, KernelTrapError
 from .faults import OUT_OF_MEMORY, fault_error, where
 from .feeds import Feeds
 from .heap import Runtime
 from .lower import Lowering
-from .plan import Buffer, Planner, SegmentPlan
+from .plan import Buffer, Place, Planner, SegmentPlan
 from .prepare import LoweringCache
 from .tape import Allocation, Tape
 from .tensor import Tensor
@@ -235,6 +236,7 @@ class Program:
                 if segment.asked is None:
                     break
                 segment = self._child(segment, self._contents(segment, segment.asked), feeds)
+            self._core.runtime._after_run()
             results = {n: self._result(segment, n, given) for n in self._fetches}
         except BaseException:
             self._unwind(path, lent)
@@ -325,6 +327,8 @@ class Program:
     def _go(self, segment: Segment) -> int:
         runtime, encoded, start = self._core.runtime, segment.tape, segment.block.address
         end, events = start + 4 * encoded.end, self._core.events
+        if runtime.watched:
+            return self._step(segment)
         if events is None:
             return runtime._execute(start, end)
         starts = [start + 4 * s for s in encoded.starts]
@@ -338,6 +342,65 @@ class Program:
                 return status
         return 0
 
+    def _step(self, segment: Segment) -> int:
+        """Run record by record, and do by calls what the tape's own records would do with the heap: so that a debug
+        heap, a log or a recorder sees each block, with its node."""
+        runtime, encoded, first = self._core.runtime, segment.tape, segment.block.address
+        allocator, words, events = runtime._allocator, self._words(segment), self._core.events
+        by_address = {a.address: a for a in segment.allocations.values()}
+        ends = [*encoded.starts[1:], encoded.end]
+        for i, (record, here, there) in enumerate(zip(encoded.records, encoded.starts, ends, strict=True)):
+            kernel = int(words[here]) & 0xFFFF
+            before = time.perf_counter()
+            if kernel == _own("tape_free"):
+                allocation = by_address[int(words[here + 2])]
+                address = int(runtime._words[allocation.block_word])
+                runtime._words[allocation.block_word] = 0
+                node = self._node(encoded, i - 1, -1)
+                allocator.give(address, allocation.buffer.nbytes, *self._purpose(allocation), node)
+                continue
+            if kernel == _own("tape_malloc"):
+                allocation = by_address[first + 4 * here]
+                if not words[allocation.result]:
+                    node = self._node(encoded, i, 1)
+                    tag, owner = self._purpose(allocation)
+                    address = allocator.take(allocation.buffer.nbytes, tag, owner, node)
+                    if not address:
+                        raise self._cannot_hold(segment, allocation.buffer.nbytes, first + 4 * here)
+                    words[allocation.result] = address
+            status = runtime._execute(first + 4 * here, first + 4 * there)
+            if record is not None:
+                if events is not None:
+                    spent = (time.perf_counter() - before) * 1e3
+                    events.append(ProfileEvent(record.node.name, record.node.op_type, record.kernel, spent))
+                if allocator.debug is not None:
+                    touched = {self._address(segment, v) for v in record.values() if self._in_block(segment, v)}
+                    allocator.debug.check_blocks(touched, where(record))
+            if status:
+                return status
+        return 0
+
+    def _purpose(self, allocation: Allocation) -> tuple[Tag, str]:
+        """What a block of the tape is for, and whose it is."""
+        name = next((v.name for v in allocation.buffer.values if v.name), "")
+        tag: Tag = "output" if allocation.buffer.place is Place.OUTPUT else "activations"
+        return tag, f"{self._core.name} {name}".rstrip()
+
+    @staticmethod
+    def _node(encoded: Tape, index: int, step: int) -> str:
+        """The node of the next record from there that is not the run loop's own."""
+        while 0 <= index < len(encoded.records):
+            record = encoded.records[index]
+            if record is not None:
+                return str(record.node)
+            index += step
+        return ""
+
+    @staticmethod
+    def _in_block(segment: Segment, value: Value) -> bool:
+        """Whether a value begins at a block that the tape has allocated."""
+        return not value.offset and value.nbytes > 0 and segment.plan.buffers[value.root] in segment.allocations
+
     def _record_at(self, segment: Segment, address: int) -> Record | None:
         index = tape.find_record(segment.tape, (address - segment.block.address) // 4)
         return None if index < 0 else segment.tape.records[index]
@@ -346,13 +409,19 @@ class Program:
         status, address, detail, low, high = self._core.runtime._fault()
         if status != OUT_OF_MEMORY:
             return fault_error(self._record_at(segment, address), status, detail, low, high)
-        encoded = segment.tape
+        return self._cannot_hold(segment, detail, address)
+
+    def _cannot_hold(self, segment: Segment, nbytes: int, address: int) -> Exception:
+        """The error for a block that the record at ``address`` did not get."""
+        encoded, runtime = segment.tape, self._core.runtime
         word = (address - segment.block.address) // 4
         names = [v.name for a in encoded.allocations if a.at == word for v in a.buffer.values if v.name]
         index = tape.find_record(encoded, word)
         record = next((r for r in encoded.records[index:] if r is not None), None)
         what = f"tensor {names[0]!r}" if names else "an intermediate tensor"
-        return self._core.runtime._out_of_memory(detail, f"{what} of {where(record)}")
+        held = sum(a.buffer.nbytes for a in segment.allocations.values() if runtime._words[a.block_word])
+        running = {f"activations of {self._core.name}": held} if held else {}
+        return runtime._out_of_memory(nbytes, f"{what} of {where(record)}", running)
 
     def _contents(self, segment: Segment, value: Value) -> Array:
         """What the host asked for, copied out of the heap."""
@@ -419,6 +488,12 @@ class Program:
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     """Whether two (address, bytes) share memory."""
     return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]
+
+
+@cache
+def _own(kernel: str) -> int:
+    """The id of one of the run loop's own kernels."""
+    return engine.manifest().kernels[kernel].id
 
 
 def _signature(kernel: str) -> tape.Signature | None:

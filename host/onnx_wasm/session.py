@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes, model
-from .blocks import Block
+from .blocks import Block, call_site
 from .errors import (
     DisposedError,
     FeedError,
@@ -35,6 +35,7 @@ from .options import SessionOptions
 from .prepare import LoweringCache, prepare
 from .program import Core, NeedsInputError, ProfileEvent, Program, Result
 from .tensor import Tensor
+from .verdicts import SessionInfo
 from .weights import Weights
 
 Array = NDArray[Any]
@@ -82,6 +83,9 @@ class InferenceSession:
         self._source: Model | None = source
         self._options = options
         self._runtime = runtime
+        self._number = number
+        self.site = call_site() if runtime.trace_allocations else ""
+        """The Python line that made it, when the runtime traces allocations."""
         self._name = Path(source).stem if isinstance(source, (str, os.PathLike)) else f"session {number}"
         self._gate = runtime._gate
         self._loading = threading.RLock()
@@ -400,6 +404,11 @@ class InferenceSession:
         if self._core is None:
             return blocks
         return [*blocks, *self._core.weights.blocks(), *self._core.staging.values()]
+
+    def info(self) -> SessionInfo:
+        """What it holds in the heap."""
+        blocks = self._blocks()
+        return SessionInfo(self._number, self._name, sum(b.nbytes for b in blocks), len(blocks), self.site)
 
     def __enter__(self) -> InferenceSession:
         return self

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes
-from .blocks import Block
+from .blocks import Block, call_site
 from .dtypes import DType
 from .errors import DisposedError, FeedError, FeedTypeError, no_copy
 from .heap import Runtime, default_runtime
@@ -34,6 +34,7 @@ class Tensor:
     ) -> None:
         self._block: Block | None = None
         self._strings: Array | None = None
+        self._disposed_at = ""
         if not isinstance(type, str):
             if dims is not None:
                 raise FeedTypeError("Tensor(data, dims) or Tensor(type, data, dims)")
@@ -87,6 +88,7 @@ class Tensor:
     def _wrap(cls, block: Block, dtype: DType, dims: tuple[int, ...], offset: int = 0) -> Tensor:
         tensor = cls.__new__(cls)
         tensor._strings = None
+        tensor._disposed_at = ""
         tensor._attach(block, offset, dtype, dims)
         return tensor
 
@@ -95,7 +97,9 @@ class Tensor:
             raise FeedTypeError("a string tensor lies outside the heap: it has no runtime and no address")
         block = self._block
         if block is None:
-            raise DisposedError("The tensor is disposed.")
+            raise DisposedError(
+                f"The tensor is disposed{f': dispose() was called at {self._disposed_at}' * bool(self._disposed_at)}."
+            )
         if block.runtime.closed:
             raise DisposedError("the tensor's runtime is closed")
         return block
@@ -171,11 +175,16 @@ class Tensor:
 
     def dispose(self) -> None:
         """Give the tensor's memory back; it is dead at once. Live views keep the block until they are gone."""
+        self._let_go(explicitly=True)
+
+    def _let_go(self, *, explicitly: bool) -> None:
         self._strings = None
         block, self._block = self._block, None
         if block is not None:
+            if explicitly and block.runtime.trace_allocations:
+                self._disposed_at = call_site()
             try:
-                block.drop(self._token)
+                block.drop(self._token, self._disposed_at)
             except BaseException:
                 # Interrupted: another call, or the finaliser, does it.
                 self._block = block
@@ -194,7 +203,7 @@ class Tensor:
         block = getattr(self, "_block", None)
         if block is None or block.runtime.closed:
             return
-        self.dispose()
+        self._let_go(explicitly=False)
         warnings.warn(f"tensor was never disposed: {self!r}, {block!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:

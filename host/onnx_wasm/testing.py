@@ -1,0 +1,172 @@
+"""Assertions about the heap, for any test framework; the pytest plugin adds a fixture and a marker.
+
+Each takes a callable without arguments, and looks at ``runtime``, the default runtime unless given. Under the fixture
+``wasm_runtime`` that is the test's own.
+"""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from .heap import Runtime, default_runtime
+from .heap_policy import parse_bytes
+from .verdicts import BlockInfo, LeakReport, Snapshot, table
+
+__all__ = [
+    "assert_no_growth",
+    "assert_no_leak",
+    "assert_peak",
+    "each_failed_allocation",
+    "each_failed_growth",
+    "heap_table",
+]
+
+Call = Callable[[], Any]
+
+
+def heap_table(runtime: Runtime | None = None) -> str:
+    """The heap's state in a line, and a table of what lives: bytes, what for, whose, where made."""
+    return str((runtime or default_runtime()).snapshot())
+
+
+def assert_no_growth(call: Call, runs: int = 100, *, warmup: int = 1, runtime: Runtime | None = None) -> None:
+    """Calling ``runs`` times grows neither linear memory nor the bytes in use, after ``warmup`` calls that may.
+
+    AssertionError says in which call memory grew, what lives that did not before, and whose it is.
+    """
+    runtime = runtime or default_runtime()
+    if runs < 1 or warmup < 0:
+        raise ValueError(f"runs {runs} must be at least 1, warmup {warmup} at least 0")
+    for _ in range(warmup):
+        call()
+    before = _settled(runtime)
+    for number in range(1, runs + 1):
+        call()
+        linear = runtime.memory().linear
+        if linear != before.memory.linear:
+            raise AssertionError(
+                f"linear memory grew from {before.memory.linear:,} to {linear:,} bytes in call {number} of {runs} "
+                f"(after {warmup} to warm up)\n{_report(runtime, before)}"
+            )
+    report = _report(runtime, before)
+    more = report.memory.used - before.memory.used
+    if more > 0:
+        raise AssertionError(
+            f"the bytes in use grew by {more:,} in {runs} calls, {more / runs:,.0f} each (after {warmup} to warm "
+            f"up)\n{report}"
+        )
+
+
+def assert_no_leak(call: Call, *, warmup: int = 1, runtime: Runtime | None = None) -> None:
+    """One more call after ``warmup`` leaves no tensor and no session that was not there. AssertionError names them."""
+    runtime = runtime or default_runtime()
+    for _ in range(warmup):
+        call()
+    before = _settled(runtime)
+    call()
+    report = _report(runtime, before)
+    if report:
+        raise AssertionError(str(report))
+
+
+def assert_peak(call: Call, limit: int | str, *, runtime: Runtime | None = None) -> int:
+    """The bytes in use, all that lived before included, never exceed ``limit`` (bytes, or "32MiB") during the call.
+
+    Returns the peak in bytes. AssertionError shows who held what at the peak.
+    """
+    runtime = runtime or default_runtime()
+    most = parse_bytes(limit)
+    before = _settled(runtime)
+    runtime.reset_peak()
+    logged = not runtime.logs_events
+    if logged:
+        runtime.start_events(None)
+    first = len(runtime.events)
+    try:
+        call()
+    finally:
+        events = (runtime.stop_events() if logged else runtime.events)[first:]
+    peak = runtime.memory().peak
+    if peak <= most:
+        return peak
+    live = {b.address: b for b in before.blocks}
+    for event in events[: 1 + max(range(len(events)), key=lambda i: events[i].used, default=-1)]:
+        if event.kind == "free":
+            live.pop(event.address, None)
+        elif event.kind == "alloc":
+            owner = f"{event.owner} ({event.node})" if event.node else event.owner
+            live[event.address] = BlockInfo(
+                0, event.address, event.nbytes, event.tag, owner, 0.0, event.site, "", ()
+            )
+    raise AssertionError(
+        "\n".join([f"peak of {peak:,} bytes in use, {peak - most:,} more than {most:,}; at the peak:", *table(live.values())])
+    )
+
+
+def each_failed_allocation(call: Call, *, runtime: Runtime | None = None, most: int = 100_000) -> int:
+    """Call with the 1st, 2nd, ... allocation failing, until a call comes to its end without meeting the failure.
+
+    Each failure must come out as a MemoryError (or be handled by the callable), leave the heap sound, and leave no more
+    bytes in use, no tensor and no session than there were. Returns how many allocations failed. AssertionError says
+    which allocation it was, and what is left.
+    """
+    runtime = runtime or default_runtime()
+    return _each(call, runtime, runtime.fail_allocation, "allocation", most)
+
+
+def each_failed_growth(call: Call, *, runtime: Runtime | None = None, most: int = 100_000) -> int:
+    """As `each_failed_allocation`, with the 1st, 2nd, ... growth of linear memory refused.
+
+    What has grown once does not grow again, so the callable should make a runtime of its own, or grow memory anew.
+    """
+    runtime = runtime or default_runtime()
+    return _each(call, runtime, runtime.fail_growth, "growth", most)
+
+
+def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, most: int) -> int:
+    before = _settled(runtime)
+    for nth in range(1, most + 1):
+        fail(nth)
+        outcome = ""
+        try:
+            call()
+        except MemoryError as error:
+            outcome = _outcome(error)
+        except Exception as error:
+            left = fail(0)
+            if left:
+                raise
+            raise AssertionError(f"{what} {nth} failed, which came out as {_outcome(error)}, no MemoryError") from error
+        left = fail(0)
+        if left and outcome:
+            raise AssertionError(f"out of memory before {what} {nth}, which should have failed: {outcome}")
+        if left:
+            return nth - 1
+        report = _report(runtime, before)
+        more = report.memory.used - before.memory.used
+        if report or more > 0:
+            raise AssertionError(
+                f"after {what} {nth} had failed ({outcome or 'handled'}), {more:,} bytes more are in use\n{report}"
+            )
+    raise AssertionError(f"{most} calls, with {what} 1 to {most} failing, and still no end")
+
+
+def _outcome(error: BaseException) -> str:
+    # The frames of an error keep what was being made alive.
+    traceback.clear_frames(error.__traceback__)
+    return f"{type(error).__name__}: {error}"
+
+
+def _settled(runtime: Runtime) -> Snapshot:
+    gc.collect()
+    runtime.heap_check()
+    return runtime.snapshot()
+
+
+def _report(runtime: Runtime, since: Snapshot) -> LeakReport:
+    gc.collect()
+    runtime.heap_check()
+    return runtime.leaks(since)
