@@ -158,6 +158,11 @@ class Allocator:
         self._logged_growths = self.word(layout.GROWTHS)
         self.watched = True
 
+    @property
+    def logs(self) -> bool:
+        """Whether events are kept."""
+        return self._events is not None
+
     def stop_log(self) -> None:
         """Forget the events, and keep no more."""
         self._events = None

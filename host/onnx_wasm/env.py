@@ -20,15 +20,17 @@ MAXIMUM = 0xFFFF0000
 class WasmFlags:
     """Settings of the default runtime, taken when it is made; sizes in bytes. `Runtime` says what each means."""
 
+    policy: str = "onnxruntime-web"
     initial: int | None = None
-    maximum: int = MAXIMUM
+    maximum: int | None = None
     memory_maximum: int | None = None
-    heap_base: int = ORT_WEB_HEAP_BASE
-    geometric_step: float = 0.20
-    geometric_cap: int = 96 << 20
-    linear_step: int = -1
+    heap_base: int | None = None
+    geometric_step: float | None = None
+    geometric_cap: int | None = None
+    linear_step: int | None = None
     variant: Variant = "relaxed"
     trace_allocations: bool = False
+    debug: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         # A misspelt flag would be without effect.

@@ -21,8 +21,8 @@ from . import heap_layout as layout
 from .allocator import DEFAULT_EVENTS, Allocator
 from .blocks import Block, Lease, Tag, call_site, stacklevel
 from .debug_heap import DEFAULT_QUARANTINE, CheckedView
-from .engine import CANCEL, DETAIL, PAGE, RUN, STATUS, Instance, Variant
-from .env import MAXIMUM, ORT_WEB_HEAP_BASE, env
+from .engine import CANCEL, DETAIL, RUN, STATUS, Instance, Variant
+from .env import MAXIMUM, env
 from .errors import (
     CancelledError,
     DisposedError,
@@ -34,6 +34,7 @@ from .errors import (
 )
 from .gate import Gate, gated
 from .heap_events import HeapEvent
+from .heap_policy import HeapPolicy, preset
 from .heap_view import HeapView
 from .memory_info import MemoryInfo
 from .process import register
@@ -45,11 +46,12 @@ Array = NDArray[Any]
 class Runtime:
     """A heap of one's own: one linear memory, one instance of the module.
 
-    Sizes are in bytes. ``initial`` (16 MiB, or the limit if that is less) and ``maximum`` (4 GiB) are ORT Web's by
-    default. ``memory_maximum`` is the engine's own
-    limit, past which ``memory.grow`` fails although the policy would allow it (a phone's browser); it is ``maximum``
-    unless given. Growth is by ``geometric_step`` of the old size, at most ``geometric_cap`` over the need, or by
-    ``linear_step`` where that is not -1. ``variant="strict"`` computes the same bits on every machine.
+    ``policy`` is the name of a preset (`heap_policy.PRESETS`) or a HeapPolicy; the seven parameters after it replace
+    its fields, sizes in bytes: ``initial`` (16 MiB, or the limit if that is less) and ``maximum`` (4 GiB - 64 KiB) are
+    ORT Web's by default; ``memory_maximum`` is the engine's own limit, past which ``memory.grow`` fails although the
+    policy would allow it (a phone's browser). Growth is by ``geometric_step`` of the old size, at most
+    ``geometric_cap`` over the need, or by ``linear_step`` where that is not -1. ``variant="strict"`` computes the same
+    bits on every machine.
 
     With ``trace_allocations`` every block knows the Python line that made it. ``debug`` is the debug heap
     (`debug_heap`), with up to ``quarantine`` bytes of freed blocks; it traces allocations too. ``log_events`` keeps
@@ -61,13 +63,14 @@ class Runtime:
     def __init__(
         self,
         *,
+        policy: str | HeapPolicy = "onnxruntime-web",
         initial: int | None = None,
-        maximum: int = MAXIMUM,
+        maximum: int | None = None,
         memory_maximum: int | None = None,
-        heap_base: int = ORT_WEB_HEAP_BASE,
-        geometric_step: float = 0.20,
-        geometric_cap: int = 96 << 20,
-        linear_step: int = -1,
+        heap_base: int | None = None,
+        geometric_step: float | None = None,
+        geometric_cap: int | None = None,
+        linear_step: int | None = None,
         variant: Variant = "relaxed",
         trace_allocations: bool = False,
         debug: bool = False,
@@ -75,15 +78,26 @@ class Runtime:
         log_events: bool | int = False,
         record: bool = False,
     ) -> None:
-        if maximum > 1 << 32:
-            raise ValueError(f"maximum {maximum} is more than the 4 GiB that 32-bit addresses reach")
-        maximum = min(maximum, MAXIMUM)
-        if initial is None:
-            initial = min(16 << 20, maximum, maximum if memory_maximum is None else memory_maximum)
-        limit = maximum if memory_maximum is None else memory_maximum
-        _check_limits(initial, maximum, limit, heap_base, geometric_step, geometric_cap, linear_step, variant)
-        self.maximum = maximum
-        self._limit = min(maximum, limit)
+        named = preset(policy) if isinstance(policy, str) else policy
+        given = {
+            "initial": initial,
+            "maximum": maximum,
+            "memory_maximum": memory_maximum,
+            "heap_base": heap_base,
+            "geometric_step": geometric_step,
+            "geometric_cap": geometric_cap,
+            "linear_step": linear_step,
+        }
+        policy = named.with_(**{k: v for k, v in given.items() if v is not None})
+        if initial is None and policy.initial is not None:
+            # A smaller limit makes a smaller first size.
+            policy = policy.with_(initial=min(policy.initial, policy.limit, policy.engine_limit))
+        policy.validate()
+        if variant not in ("relaxed", "strict"):
+            raise ValueError(f"variant {variant!r} is neither 'relaxed' nor 'strict'")
+        self.policy = policy
+        """Limits and growth of this heap."""
+        self.maximum = policy.limit
         self.trace_allocations = trace_allocations or debug
         self._closed = self._failing = False
         self._blocks: dict[int, Block] = {}
@@ -94,9 +108,9 @@ class Runtime:
         self._ends = threading.RLock()
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._arena: Block | None = None
-        instance = self._instance = Instance(-(-initial // PAGE), -(-limit // PAGE), variant)
+        instance = self._instance = Instance(*policy.pages, variant)
         instance.bind("heap_init", "iidii", result=False)(
-            heap_base, maximum, geometric_step, geometric_cap, linear_step
+            policy.heap_base, policy.limit, policy.geometric_step, policy.geometric_cap, policy.linear_step
         )
         self._stats = instance.bind("heap_stats")
         self._check = instance.bind("heap_check")
@@ -110,21 +124,18 @@ class Runtime:
             instance, self._bytes, quarantine=quarantine if debug else None, trace=self.trace_allocations
         )
         if record:
-            start = {"top": None, "top_size": 0, "brk": heap_base, "memory": instance.memory_size()}
-            policy = {
-                "maximum": maximum,
-                "memory_maximum": limit,
-                "heap_base": heap_base,
-                "geometric_step": geometric_step,
-                "geometric_cap": geometric_cap,
-                "linear_step": linear_step,
-            }
-            self._allocator.record(start, policy)
+            start = {"top": None, "top_size": 0, "brk": policy.heap_base, "memory": instance.memory_size()}
+            self._allocator.record(start, policy.to_dict())
         if log_events:
             self.start_events(DEFAULT_EVENTS if log_events is True else log_events)
         register(self)
 
     __reduce__ = no_copy
+
+    @property
+    def logs_events(self) -> bool:
+        """Whether a log of events is kept."""
+        return self._allocator.logs
 
     @property
     def watched(self) -> bool:
@@ -204,9 +215,10 @@ class Runtime:
     def _remedy(self, nbytes: int) -> str:
         """What would have been enough for a request of ``nbytes``."""
         enough = self._allocator.enough(nbytes)
-        if enough <= self._limit:
+        limit = min(self.policy.limit, self.policy.engine_limit)
+        if enough <= limit:
             return (
-                f"There was room below the limit of {self._limit:,}: the failure was asked for (fail_allocation, "
+                f"There was room below the limit of {limit:,}: the failure was asked for (fail_allocation, "
                 f"fail_growth), or the engine refused to grow the memory"
             )
         dispose = "dispose of tensors and sessions that are done"
@@ -577,25 +589,6 @@ class Runtime:
 
 def _closed(*_: Any) -> int:
     raise DisposedError("the runtime is closed")
-
-
-def _check_limits(
-    initial: int, maximum: int, limit: int, base: int, step: float, cap: int, linear: int, variant: str
-) -> None:
-    if variant not in ("relaxed", "strict"):
-        raise ValueError(f"variant {variant!r} is neither 'relaxed' nor 'strict'")
-    if base % 8 or base < layout.STATE_END:
-        raise ValueError(f"heap_base {base} must be a multiple of 8 and at least {layout.STATE_END}")
-    if not base + 4096 <= initial <= maximum:
-        raise ValueError(
-            f"initial {initial} must be at least heap_base + 4096 = {base + 4096} and at most maximum {maximum}"
-        )
-    if not initial <= limit <= 1 << 32:
-        raise ValueError(f"memory_maximum {limit} must be at least initial {initial} and at most {1 << 32}")
-    if not 0 <= step <= 100 or not 0 <= cap <= MAXIMUM or (linear != -1 and not 0 <= linear <= MAXIMUM):
-        raise ValueError(
-            f"growth parameters out of range: geometric_step {step}, geometric_cap {cap}, linear_step {linear}"
-        )
 
 
 _default: Runtime | None = None

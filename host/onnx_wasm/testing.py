@@ -37,6 +37,7 @@ def assert_no_growth(call: Call, runs: int = 100, *, warmup: int = 1, runtime: R
 
     AssertionError says in which call memory grew, what lives that did not before, and whose it is.
     """
+    __tracebackhide__ = True
     runtime = runtime or default_runtime()
     if runs < 1 or warmup < 0:
         raise ValueError(f"runs {runs} must be at least 1, warmup {warmup} at least 0")
@@ -62,6 +63,7 @@ def assert_no_growth(call: Call, runs: int = 100, *, warmup: int = 1, runtime: R
 
 def assert_no_leak(call: Call, *, warmup: int = 1, runtime: Runtime | None = None) -> None:
     """One more call after ``warmup`` leaves no tensor and no session that was not there. AssertionError names them."""
+    __tracebackhide__ = True
     runtime = runtime or default_runtime()
     for _ in range(warmup):
         call()
@@ -77,6 +79,7 @@ def assert_peak(call: Call, limit: int | str, *, runtime: Runtime | None = None)
 
     Returns the peak in bytes. AssertionError shows who held what at the peak.
     """
+    __tracebackhide__ = True
     runtime = runtime or default_runtime()
     most = parse_bytes(limit)
     before = _settled(runtime)
@@ -98,12 +101,9 @@ def assert_peak(call: Call, limit: int | str, *, runtime: Runtime | None = None)
             live.pop(event.address, None)
         elif event.kind == "alloc":
             owner = f"{event.owner} ({event.node})" if event.node else event.owner
-            live[event.address] = BlockInfo(
-                0, event.address, event.nbytes, event.tag, owner, 0.0, event.site, "", ()
-            )
-    raise AssertionError(
-        "\n".join([f"peak of {peak:,} bytes in use, {peak - most:,} more than {most:,}; at the peak:", *table(live.values())])
-    )
+            live[event.address] = BlockInfo(0, event.address, event.nbytes, event.tag, owner, 0.0, event.site, "", ())
+    headline = f"peak of {peak:,} bytes in use, {peak - most:,} more than {most:,}; at the peak:"
+    raise AssertionError("\n".join([headline, *table(live.values())]))
 
 
 def each_failed_allocation(call: Call, *, runtime: Runtime | None = None, most: int = 100_000) -> int:
@@ -113,6 +113,7 @@ def each_failed_allocation(call: Call, *, runtime: Runtime | None = None, most: 
     bytes in use, no tensor and no session than there were. Returns how many allocations failed. AssertionError says
     which allocation it was, and what is left.
     """
+    __tracebackhide__ = True
     runtime = runtime or default_runtime()
     return _each(call, runtime, runtime.fail_allocation, "allocation", most)
 
@@ -122,11 +123,13 @@ def each_failed_growth(call: Call, *, runtime: Runtime | None = None, most: int 
 
     What has grown once does not grow again, so the callable should make a runtime of its own, or grow memory anew.
     """
+    __tracebackhide__ = True
     runtime = runtime or default_runtime()
     return _each(call, runtime, runtime.fail_growth, "growth", most)
 
 
 def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, most: int) -> int:
+    __tracebackhide__ = True
     before = _settled(runtime)
     for nth in range(1, most + 1):
         fail(nth)

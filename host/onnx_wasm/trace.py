@@ -18,8 +18,8 @@ import numpy as np
 
 from . import heap_layout
 from .engine import PAGE, Instance
-from .env import MAXIMUM, ORT_WEB_HEAP_BASE
 from .errors import InvalidTraceError
+from .heap_policy import HeapPolicy
 
 MALLOC, FREE, TENSOR, ALIGNED = 0, 1, 2, 4
 TENSOR_ALIGNMENT = 64
@@ -86,29 +86,53 @@ class Replay:
 class ModuleHeap:
     """A heap of the module as the recorded one was when its recording began, apart from `START_REQUESTS`.
 
-    The engine's limit of the recording is the memory's own maximum.
+    Limits and growth are those of the recording (`recorded_policy`), or of ``policy``, which must be valid.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        limit = MAXIMUM if trace.engine_limit is None else trace.engine_limit
-        instance = self._instance = Instance(trace.start.memory // PAGE, limit // PAGE)
-        instance.bind("heap_init", "iidii", result=False)(ORT_WEB_HEAP_BASE, MAXIMUM, 0.20, 96 << 20, -1)
+    def __init__(self, trace: Trace, policy: HeapPolicy | None = None) -> None:
+        policy = recorded_policy(trace) if policy is None else policy
+        instance = self._instance = Instance(*policy.pages)
+        instance.bind("heap_init", "iidii", result=False)(
+            policy.heap_base, policy.limit, policy.geometric_step, policy.geometric_cap, policy.linear_step
+        )
         self.malloc = instance.bind("malloc", "i")
         self.memalign = instance.bind("memalign", "ii")
         self.free = instance.bind("free", "i")
         self.check = instance.bind("heap_check")
         """0 where every invariant holds, else a code of `heap_layout.CHECK_CODES`."""
         self.memory_size = instance.memory_size
-        self._brk = ctypes.c_uint32.from_address(instance.address + heap_layout.BRK)
+        self._state = (ctypes.c_uint32 * (heap_layout.STATE_END // 4)).from_address(instance.address)
+
+    def word(self, address: int) -> int:
+        """A word of the heap's state, by its address in `heap_layout`."""
+        return self._state[address // 4]
 
     def brk(self) -> int:
         """The end of what the heap has asked for; before the first call, where it will begin."""
-        return self._brk.value
+        return self.word(heap_layout.BRK)
 
     def close(self) -> None:
         """Give the memory back."""
-        del self._brk
+        del self._state
         self._instance.close()
+
+
+def recorded_policy(trace: Trace) -> HeapPolicy:
+    """Limits and growth of the recorded heap: ``meta["policy"]`` (fields of `HeapPolicy`), else onnxruntime-web's.
+
+    Its first size is that of the recording's start, and ``engine_limit`` is the engine's limit. Raises
+    InvalidTraceError for a ``policy`` that is none.
+    """
+    found = trace.meta.get("policy", {})
+    try:
+        policy = HeapPolicy(**{**found, "initial": trace.start.memory})
+        if found:
+            policy.validate()
+    except (TypeError, ValueError) as error:
+        raise InvalidTraceError(f"{trace.name}: meta.policy is no policy of a heap: {error}") from None
+    if trace.engine_limit is not None:
+        policy = policy.with_(memory_maximum=trace.engine_limit // PAGE * PAGE)
+    return policy
 
 
 def load(path: str | Path) -> Trace:
@@ -144,15 +168,18 @@ def _check(trace: Trace, path: Path) -> None:
         allocations += op != FREE
 
 
+def begin(trace: Trace, heap: HeapCalls) -> bool:
+    """Bring a new heap to the state in which the recording begins; False where the heap cannot hold that."""
+    return trace.start.top is None or all(heap.malloc(size) for size in START_REQUESTS)
+
+
 def replay(trace: Trace, heap: HeapCalls, *, stop: bool = False) -> Replay:
     """Make the calls of a recording in an empty heap, and compare every answer.
 
     With ``stop`` the first difference ends it. Differing addresses are kept: a later free
     frees what this heap returned. Raises InvalidTraceError for a heap that is not as the recorded one was at its start.
     """
-    if trace.start.top is not None:
-        for size in START_REQUESTS:
-            heap.malloc(size)
+    begin(trace, heap)
     if (heap.brk(), heap.memory_size()) != (trace.start.brk, trace.start.memory):
         raise InvalidTraceError(
             f"{trace.name} begins with break {trace.start.brk} and {trace.start.memory} bytes of memory, "
@@ -175,14 +202,15 @@ def replay(trace: Trace, heap: HeapCalls, *, stop: bool = False) -> Replay:
         got = (address, heap.memory_size(), None if brk is None else heap.brk())
         if got != (ptr, memory, brk):
             differences += 1
-            first = first or Difference(calls, _name(op), arg, (ptr, memory, brk), got)
+            first = first or Difference(calls, operation(op), arg, (ptr, memory, brk), got)
         calls += 1
         if first and stop:
             break
     return Replay(trace.name, calls, differences, first)
 
 
-def _name(op: int) -> str:
+def operation(op: int) -> str:
+    """What a recording's number of an operation stands for."""
     if op < ALIGNED:
         return ("malloc", "free", f"memalign({TENSOR_ALIGNMENT})")[op]
     return f"memalign({1 << (op - ALIGNED)})"

@@ -5,7 +5,9 @@ A package of its own, so that pytest can load it without importing onnx_wasm in 
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import warnings
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,10 @@ if TYPE_CHECKING:
     from onnx_wasm import Runtime
 
 MARKER = (
-    "wasm_heap(maximum=None, initial=None, memory_maximum=None, policy=None, debug=False, no_growth=False, no_leak=True, "
-    "threads=1): the heap of the test's wasm_runtime. Sizes are bytes or texts as '64MiB'; policy is the name of a "
-    "preset; debug makes it a debug heap; no_growth: linear memory must not grow during the test; no_leak: tensors and "
-    "sessions must be disposed of when it ends."
+    "wasm_heap(maximum=None, initial=None, memory_maximum=None, policy='onnxruntime-web', debug=False, "
+    "no_growth=False, no_leak=True, threads=1): the heap of the test's wasm_runtime. Sizes are bytes or texts as "
+    "'64MiB'; policy is the name of a preset; debug makes it a debug heap; no_growth: linear memory must not grow "
+    "during the test; no_leak: tensors and sessions must be disposed of when it ends."
 )
 _SIZES = ("maximum", "initial", "memory_maximum", "quarantine")
 _OPTIONS = {*_SIZES, "policy", "debug", "variant"}
@@ -117,15 +119,11 @@ def _check(runtime: Runtime, growths: int, checks: dict[str, bool]) -> None:
 
 
 def _close(runtime: Runtime) -> None:
-    import warnings
-
     from onnx_wasm.errors import LeaseError
 
     with warnings.catch_warnings():
         # It has been said.
         warnings.simplefilter("ignore", ResourceWarning)
-        try:
+        # Where a traceback, or a fixture of larger scope, keeps a view, the runtime ends with that.
+        with contextlib.suppress(LeaseError):
             runtime.close()
-        except LeaseError:
-            # A traceback, or a fixture of larger scope, keeps a view; the runtime ends with it.
-            pass
