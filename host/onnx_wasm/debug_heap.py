@@ -240,12 +240,12 @@ class CheckedView(np.ndarray[Any, Any]):
     _block: Any
 
     def __array_finalize__(self, obj: Any) -> None:
-        self._block = getattr(obj, "_block", None)
+        # A copy has memory of its own.
+        self._block = None if self.flags.owndata else getattr(obj, "_block", None)
 
     def _look(self) -> None:
-        block = getattr(self, "_block", None)
-        # A copy has memory of its own.
-        if block is not None and self.base is not None and block.dropped:
+        block = self._block
+        if block is not None and block.dropped:
             made = f", made at {block.site}" if block.site else ""
             views = f"; the view was made at {', '.join(dict.fromkeys(block.views))}" if block.views else ""
             raise UseAfterDisposeError(
