@@ -204,16 +204,33 @@ def test_a_real_recording(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("top", "most", "found"),
+    ("low", "high", "most", "found"),
     [
-        (83.06, 11, [0, 10, 20, 30, 40, 50, 60, 70, 80]),
-        (16, 5, [0, 5, 10, 15]),
-        (4096, 9, [0, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000]),
-        (1, 9, pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])),
+        (0, 83.06, 11, [0, 10, 20, 30, 40, 50, 60, 70, 80]),
+        (0, 16, 5, [0, 5, 10, 15]),
+        (0, 4096, 9, [0, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000]),
+        (0, 1, 9, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (6.0119, 6.2, 10, [6.02, 6.04, 6.06, 6.08, 6.1, 6.12, 6.14, 6.16, 6.18, 6.2]),
     ],
 )
-def test_round_numbers(top: float, most: int, found: list[float]) -> None:
-    assert list(ticks(top, most)) == found
+def test_round_numbers(low: float, high: float, most: int, found: list[float]) -> None:
+    assert list(ticks(low, high, most)) == pytest.approx(found)
+
+
+def test_a_heap_that_uses_little_of_its_memory_is_shown_at_its_own_scale() -> None:
+    script = Script()
+    script.alloc(BASE + 8, 100_000, "weights")
+    script.alloc(BASE + 100_112, 100_000, "output")
+    root = parsed(svg([Stage("only", 1)], script.events, base=BASE))
+    first, second = drawn(root)[0]
+    # Up to the break, a multiple of 4,096, and a twentieth more.
+    factor = INNER / (200_576 + 200_576 // 20)
+    assert float(first.attrib["width"]) == pytest.approx(100_000 * factor, abs=0.01)
+    assert float(first.attrib["x"]) == pytest.approx(LEFT + 8 * factor, abs=0.01)
+    assert float(second.attrib["x"]) == pytest.approx(LEFT + 100_112 * factor, abs=0.01)
+    assert root.findall("s:rect[@class='static']", NS) == []
+    assert "only the part of linear memory that the heap has reached" in texts(root)
+    assert any("beyond this scale" in text for text in texts(root))
 
 
 def test_sizes_and_texts() -> None:

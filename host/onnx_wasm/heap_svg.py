@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .heap_events import HeapEvent
-from .heap_map import LETTERS, LiveBlock, by_tag, live_at
+from .heap_map import LETTERS, LiveBlock, by_tag, live_at, reached
 from .heap_timeline import HEIGHT, Stage, timeline
-from .picture import LEFT, MIB, RIGHT, escaped, human, ticks
+from .picture import LEFT, MIB, RIGHT, SMALL, escaped, human, ticks
 
 # The palette of Okabe and Ito, which people see apart whatever their eyes.
 COLOURS = {
@@ -68,14 +68,14 @@ def svg(
         raise ValueError(f"width {width}: {len(stages)} stages take {least} pixels")
     inner = width - LEFT - RIGHT
     live = [live_at(events, stage.index) for stage in stages]
-    top = max(e.linear for e in events)
+    scale = _scale(events, base, inner)
     body: list[str] = [f'<text class="h" x="{LEFT}" y="28">{escaped(title)}</text>']
     y = 44
     for number, (stage, blocks) in enumerate(zip(stages, live, strict=True), 1):
-        body += _strip(number, stage, blocks, events[stage.index], base, inner / top, y)
+        body += _strip(number, stage, blocks, events[stage.index], base, scale, y)
         y += _STRIP + 34
-    body += _address_axis(top, inner, y - 8)
-    y += 46
+    body += _address_axis(scale, inner, y - 8)
+    y += 60
     body += _table(stages, live, events, y)
     y += 20 * (1 + len({b.tag for blocks in live for b in blocks}) + 2) + 34
     body += timeline(stages, events, inner, y)
@@ -85,6 +85,27 @@ def svg(
         f'role="img"><title>{escaped(title)}</title><style>{_STYLE}</style>'
         f'<rect class="paper" width="{width}" height="{height}"/>\n' + "\n".join(body) + "\n</svg>\n"
     )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """The addresses of the strips' ends, and pixels a byte."""
+
+    low: int
+    high: int
+    factor: float
+
+    def at(self, address: float) -> float:
+        return LEFT + (min(max(address, self.low), self.high) - self.low) * self.factor
+
+
+def _scale(events: Sequence[HeapEvent], base: int, inner: int) -> _Scale:
+    """All of linear memory, or, where the heap has reached a small part of it only, that part."""
+    low, high = 0, max(e.linear for e in events)
+    reach = reached(events, len(events) - 1, base)
+    if reach - base < SMALL * high:
+        low, high = base, min(high, reach + max(reach - base, 4096) // 20)
+    return _Scale(low, high, inner / (high - low))
 
 
 def rectangles(blocks: Sequence[LiveBlock], pixel: float) -> list[Rectangle]:
@@ -121,7 +142,7 @@ def _merged(run: Sequence[LiveBlock]) -> Rectangle:
 
 
 def _strip(
-    number: int, stage: Stage, blocks: Sequence[LiveBlock], event: HeapEvent, base: int, scale: float, y: int
+    number: int, stage: Stage, blocks: Sequence[LiveBlock], event: HeapEvent, base: int, scale: _Scale, y: int
 ) -> Iterator[str]:
     state = (
         f"{human(event.used)} in use of {human(event.linear)} linear memory, "
@@ -132,18 +153,20 @@ def _strip(
         f'<tspan class="m" dx="10">{state}</tspan></text>'
     )
     y += 20
-    yield f'<rect class="linear" x="{LEFT}" y="{y}" width="{event.linear * scale:.2f}" height="{_STRIP}"/>'
-    yield (
-        f'<rect class="static" x="{LEFT}" y="{y}" width="{base * scale:.2f}" height="{_STRIP}">'
-        f"<title>below the heap: static data and stack, {human(base)}</title></rect>"
-    )
+    wide = scale.at(event.linear) - LEFT
+    yield f'<rect class="linear" x="{LEFT}" y="{y}" width="{wide:.2f}" height="{_STRIP}"/>'
+    if scale.low < base:
+        yield (
+            f'<rect class="static" x="{LEFT}" y="{y}" width="{scale.at(base) - LEFT:.2f}" height="{_STRIP}">'
+            f"<title>below the heap: static data and stack, {human(base)}</title></rect>"
+        )
     yield '<g class="blocks">'
-    for item in rectangles(blocks, 1 / scale):
-        wide = max((item.end - item.address) * scale, 0.6)
+    for item in rectangles(blocks, 1 / scale.factor):
+        wide = max((item.end - item.address) * scale.factor, 0.6)
         full = item.nbytes / (item.end - item.address) if item.end > item.address else 1.0
         faint = f' fill-opacity="{max(full, 0.35):.2f}"' if full < 0.9 else ""
         yield (
-            f'<rect x="{LEFT + item.address * scale:.2f}" y="{y}" width="{wide:.2f}" height="{_STRIP}" '
+            f'<rect x="{scale.at(item.address):.2f}" y="{y}" width="{wide:.2f}" height="{_STRIP}" '
             f'fill="{COLOURS.get(item.tag, OTHER_COLOUR)}"{faint}><title>{_tooltip(item)}</title></rect>'
         )
     yield "</g>"
@@ -157,12 +180,14 @@ def _tooltip(item: Rectangle) -> str:
     return escaped(f"{item.blocks:,} blocks, most {tag}: {item.nbytes:,} bytes at {item.address:#x}{largest}")
 
 
-def _address_axis(top: int, inner: int, y: int) -> Iterator[str]:
+def _address_axis(scale: _Scale, inner: int, y: int) -> Iterator[str]:
     yield f'<path class="axis" d="M{LEFT} {y}h{inner}"/>'
-    for mib in ticks(top / MIB, inner // 90):
-        x = LEFT + mib * MIB * inner / top
+    for mib in ticks(scale.low / MIB, scale.high / MIB, inner // 90):
+        x = scale.at(mib * MIB)
         yield f'<path class="axis" d="M{x:.1f} {y}v5"/><text class="m c" x="{x:.1f}" y="{y + 18}">{mib:g}</text>'
     yield f'<text class="m e" x="{LEFT - 10}" y="{y + 18}">MiB</text>'
+    if scale.low:
+        yield f'<text class="m" x="{LEFT}" y="{y + 34}">only the part of linear memory that the heap has reached</text>'
 
 
 def _table(

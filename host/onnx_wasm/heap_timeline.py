@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .heap_events import HeapEvent
 from .heap_map import peak_index
-from .picture import LEFT, MIB, human, ticks
+from .picture import LEFT, MIB, SMALL, human, ticks
 
 HEIGHT = 252
 """Pixels below ``y``, the axis' captions included."""
@@ -39,15 +39,18 @@ class _Plot:
         return LEFT + index * self.inner / self.last
 
     def at_bytes(self, nbytes: float) -> float:
-        return self.floor - nbytes * _PLOT / self.top
+        """Its upper edge for what lies beyond it."""
+        return self.floor - min(nbytes / self.top, 1.0) * _PLOT
 
 
 def timeline(stages: Sequence[Stage], events: Sequence[HeapEvent], inner: int, y: int) -> Iterator[str]:
     """Elements of the picture; its upper edge is at ``y``, ``inner`` is its width in pixels."""
-    plot = _Plot(inner, y, max(len(events) - 1, 1), max(e.linear for e in events) * 1.08)
+    most, linear = max(e.used for e in events), max(e.linear for e in events)
+    small = most < SMALL * linear
+    plot = _Plot(inner, y, max(len(events) - 1, 1), max(most, 1) * 1.25 if small else linear * 1.08)
     yield f'<text class="b" x="{LEFT}" y="{y - 16}">over the events of the heap</text>'
     yield f'<text class="m e" x="{LEFT - 10}" y="{y - 16}">MiB</text>'
-    for mib in ticks(plot.top / MIB, 7):
+    for mib in ticks(0, plot.top / MIB, 7):
         at = plot.at_bytes(mib * MIB)
         yield f'<path class="grid" d="M{LEFT} {at:.1f}h{inner}"/>'
         yield f'<text class="m e" x="{LEFT - 10}" y="{at + 4:.1f}">{mib:g}</text>'
@@ -58,14 +61,15 @@ def timeline(stages: Sequence[Stage], events: Sequence[HeapEvent], inner: int, y
         yield f'<text class="m c" x="{x:.1f}" y="{y - 2}">{number}</text>'
     yield from _marks(events, plot)
     yield f'<path class="axis" d="M{LEFT} {plot.floor}h{inner}"/>'
-    for index in ticks(plot.last, inner // 110):
+    for index in ticks(0, plot.last, inner // 110):
         if index == int(index):
             x = plot.at_event(index)
             yield f'<path class="axis" d="M{x:.1f} {plot.floor}v5"/>'
             yield f'<text class="m c" x="{x:.1f}" y="{plot.floor + 18}">{int(index):,}</text>'
     yield (
         f'<text class="m" x="{LEFT}" y="{plot.floor + 38}">number of the event. Filled: bytes in use; line: linear '
-        "memory; triangles: growths; crosses: failed allocations; dot: the peak</text>"
+        f"memory{', which is beyond this scale' * small}; triangles: growths; crosses: failed allocations; "
+        "dot: the peak</text>"
     )
 
 

@@ -10,15 +10,17 @@ from html import escape
 MIB = 1 << 20
 # Pixels beside what is drawn.
 LEFT, RIGHT = 64, 32
+# What takes less than this part of the whole is shown at a scale of its own.
+SMALL = 0.15
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def ticks(top: float, most: int) -> Iterator[float]:
-    """Round numbers from 0 to ``top``, about ``most`` of them."""
-    rough = top / max(most, 1)
+def ticks(low: float, high: float, most: int) -> Iterator[float]:
+    """Round numbers in [low, high], about ``most`` of them."""
+    rough = (high - low) / max(most, 1)
     power = 10 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
-    for i in range(int(top / step) + 1):
+    for i in range(math.ceil(low / step), math.floor(high / step) + 1):
         yield i * step
 
 
