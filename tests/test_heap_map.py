@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from heap_material import BASE, MIB, Script, events_of
 from onnx_wasm import trace
-from onnx_wasm.heap_map import LiveBlock, by_tag, live_at, peak_index, reached, text_map
+from onnx_wasm.heap_map import LETTERS, LiveBlock, by_tag, live_at, peak_index, reached, text_map
 from shared_material import shared_path
 
 
@@ -111,6 +114,39 @@ def test_small_letters_where_blocks_take_less_than_half() -> None:
     blocks = [LiveBlock(1000, 49, "weights", ""), LiveBlock(1100, 50, "tape", ""), LiveBlock(1299, 1, "user", "")]
     rows, _ = lines(blocks, base=1000, brk=1300, linear=1400, width=4, rows=1)
     assert rows == ["wTu-"]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60), st.sampled_from("WAI")), max_size=12),
+    width=st.integers(1, 9),
+    count=st.integers(1, 4),
+    span=st.integers(40, 400),
+)
+def test_every_letter_is_what_counting_bytes_gives(
+    sizes: list[tuple[int, int, str]], width: int, count: int, span: int
+) -> None:
+    names = {letter: tag for tag, letter in LETTERS.items()}
+    base, address, blocks = 1000, 1000, []
+    bytes_of = ["."] * 2000
+    for gap, nbytes, letter in sizes:
+        address += gap
+        blocks.append(LiveBlock(address, nbytes, names[letter], ""))
+        bytes_of[address - base : address - base + nbytes] = letter * nbytes
+        address += nbytes
+    brk = max(address, base)
+    text = text_map(blocks, base=base, brk=brk, linear=base + span, width=width, rows=count).splitlines()
+    shown = "".join(line[10:] for line in itertools.takewhile(lambda line: "MiB, the end" not in line, text))
+    cells = min(width * count, span)
+    for i, letter in enumerate(shown):
+        start, end = -(-i * span // cells), -(-(i + 1) * span // cells)
+        held = Counter(bytes_of[start:end])
+        del held["."]
+        if not held:
+            assert letter == (".-"[base + start >= brk])
+            continue
+        assert held[letter.upper()] == max(held.values())
+        assert letter.isupper() == (2 * held.total() >= end - start)
+    assert len(shown) == cells or set(shown[-min(width, len(shown)) :]) <= {"-"}
 
 
 def test_of_lines_beyond_the_break_only_the_first_is_shown() -> None:
