@@ -74,7 +74,7 @@ def events_of(recording: trace.Trace) -> tuple[list[HeapEvent], int]:
 class LoggedRuntime(Runtime):
     """Stands in for a runtime that logs its events, while `Runtime` has no ``log_events``."""
 
-    def __init__(self, *, log_events: bool, **settings: Any) -> None:
+    def __init__(self, *, log_events: int, **settings: Any) -> None:
         assert log_events
         super().__init__(**settings)
         self.events: list[HeapEvent] = []

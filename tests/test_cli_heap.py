@@ -171,6 +171,12 @@ def test_a_map_without_mem_pattern_under_a_preset(capsys: pytest.CaptureFixture[
     assert "of 16.00 MiB linear memory" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("logged")
+def test_a_smaller_limit_than_the_presets_first_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["heap", "map", str(DIGITS / "digits.onnx"), "--preset", "ios-like", "--maximum", "8MiB"]) == 0
+    assert "of 8.00 MiB linear memory" in capsys.readouterr().out
+
+
 def test_a_map_needs_a_policy_that_a_heap_can_have(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["heap", "map", str(DIGITS / "digits.onnx"), "--preset", "no-growth", "--initial", "32MiB"])

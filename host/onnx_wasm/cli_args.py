@@ -126,7 +126,9 @@ def changes(args: argparse.Namespace) -> dict[str, Any]:
 
 def policy(args: argparse.Namespace) -> HeapPolicy:
     """The one preset and the options together; ``args.parser`` reports a policy that no heap can have."""
-    found = (PRESETS[args.preset].policy if args.preset else HeapPolicy()).with_(**changes(args))
+    # Without a first size of its own a smaller limit makes a smaller one.
+    named = PRESETS[args.preset].policy if args.preset else HeapPolicy()
+    found = named.with_(**{"initial": None, **changes(args)})
     try:
         found.validate()
     except ValueError as error:

@@ -20,6 +20,9 @@ from .picture import human
 from .session import InferenceSession
 from .whatif import WhatIf, as_recorded, whatif
 
+# A log that drops none of its events.
+_EVENTS = 1 << 30
+
 
 def add(commands: Any) -> None:
     """Add the command to a parser's commands."""
@@ -116,7 +119,7 @@ def _map(args: argparse.Namespace) -> int:
     out = None if args.svg is None else Path(args.svg)
     if out is not None and not out.parent.is_dir():
         raise OnnxWasmError(f"--svg {args.svg}: {out.parent} is no folder")
-    settings: dict[str, Any] = {**policy.to_dict(), "log_events": True}
+    settings: dict[str, Any] = {**policy.to_dict(), "log_events": _EVENTS}
     stages: list[Stage] = []
     with Runtime(**settings) as runtime:
         log: Any = runtime
