@@ -164,6 +164,17 @@ def test_a_map_of_a_heap_that_is_too_small_ends_where_it_failed(
 
 
 @pytest.mark.usefixtures("logged")
+def test_a_shape_that_was_assumed_and_does_not_do_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    nodes = [graphs.node("Reshape", ["x", "shape"], ["y"])]
+    inputs = {"x": (graphs.FLOAT, ["n"])}
+    path.write_bytes(graphs.model(nodes, inputs, ["y"], {"shape": np.array([3, 5], np.int64)}))
+    assert main(["heap", "map", str(path)]) == 1
+    assert "input x was taken as [1]; give --shape x=..." in capsys.readouterr().err
+    assert main(["heap", "map", str(path), "--shape", "x=15"]) == 0
+
+
+@pytest.mark.usefixtures("logged")
 def test_a_map_without_mem_pattern_under_a_preset(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(graphs.convnet())

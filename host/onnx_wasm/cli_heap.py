@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_args, heap_map, inputs, report, trace
-from .errors import OnnxWasmError
+from .errors import FeedError, OnnxWasmError, ShapeError
 from .heap import Runtime
 from .heap_policy import PRESETS, HeapPolicy
 from .heap_svg import svg
@@ -161,9 +161,12 @@ def _run_once(
     try:
         planned = not args.no_mem_pattern
         with InferenceSession.create(args.model, runtime=runtime, enable_mem_pattern=planned) as session:
-            feeds, _, _ = inputs.feeds(session, files, shapes)
+            feeds, _, assumed = inputs.feeds(session, files, shapes)
             stage("after creation")
-            report.dispose(session.run(feeds))
+            try:
+                report.dispose(session.run(feeds))
+            except (ShapeError, FeedError) as error:
+                raise FeedError("; ".join([str(error), *assumed])) from None
     except MemoryError as error:
         # Its traceback holds the frames, and they what was allocated.
         return error.with_traceback(None)
