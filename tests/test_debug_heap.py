@@ -148,6 +148,16 @@ def test_pointers_without_a_debug_heap() -> None:
             runtime.malloc(1 << 32)
 
 
+def test_a_write_through_a_null_pointer(runtime: ort.Runtime) -> None:
+    """What onnxruntime-web does with an input for which memory does not suffice."""
+    with pytest.raises(MemoryError):
+        runtime.malloc(1 << 32)
+    runtime.heap_view("float32")[0:4] = 1.0
+    with pytest.raises(ort.HeapCorruptionError, match="write through a null pointer: 8 bytes from address 2 on"):
+        runtime.heap_check()
+    runtime.heap_check()
+
+
 def test_a_write_after_free(runtime: ort.Runtime) -> None:
     pointer = runtime.malloc(100)
     runtime.free(pointer)

@@ -144,7 +144,8 @@ class DebugHeap:
         """Look at every guard, and at what lies in quarantine; ``outlived`` are blocks that were disposed of while
         views of them live: address, where that was, where the views were made. Raises HeapCorruptionError that names
         the blocks."""
-        wrong = [m for m in map(self._broken, self.blocks.values()) if m]
+        wrong = [m for m in [self._written_at_null()] if m]
+        wrong += [m for m in map(self._broken, self.blocks.values()) if m]
         wrong += [m for m in map(self._written_after_free, self.quarantine.values()) if m]
         for address, place, views in outlived:
             block = self.blocks.get(address)
@@ -167,6 +168,7 @@ class DebugHeap:
 
     def _mend(self) -> None:
         """Write all guards and patterns anew: a fault is reported once."""
+        self._memory[:GUARD] = 0
         for block in self.blocks.values():
             self._memory[block.address - GUARD : block.address] = _FENCES[:GUARD]
             end = block.address + block.nbytes
@@ -205,6 +207,11 @@ class DebugHeap:
 
     def _written_after_free(self, block: Guarded) -> str:
         return self._changed(block, "write after free")
+
+    def _written_at_null(self) -> str:
+        """Nothing ever writes there, but a page that takes the 0 of a failed ``_malloc`` for an address."""
+        bad = np.flatnonzero(self._memory[:GUARD])
+        return f"write through a null pointer: {bad.size} bytes from address {int(bad[0])} on" if bad.size else ""
 
     def _changed(self, block: Guarded, what: str) -> str:
         whole = block.nbytes // 4 * 4

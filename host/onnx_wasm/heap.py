@@ -153,7 +153,8 @@ class Runtime:
         # ORT allocates nothing for a tensor of no bytes.
         address = 0
         if nbytes:
-            self._check_open()
+            if self._closed:
+                self._check_open()
             address = self._allocator.take(nbytes, tag, owner)
             if not address:
                 raise self._out_of_memory(nbytes, f"{owner} ({tag})" if owner else tag)
@@ -170,7 +171,7 @@ class Runtime:
         """Free a block that nothing holds, once; while views of it live, the last of them does it. The gate must be
         held."""
         with self._ends:
-            if self._blocks.get(block.address) is block and not block.leases:
+            if self._blocks.get(block.address) is block and not block._leases:
                 del self._blocks[block.address]
                 self._allocator.give(block.address, block.nbytes, block.tag, block.owner)
 
@@ -190,7 +191,7 @@ class Runtime:
 
     def _give_back(self, block: Block) -> None:
         """Free a block that nothing keeps, now or as soon as the module is free."""
-        if block.holders or block.leases:
+        if block._holders or block._leases:
             return
         self._pending.append(block)
         self._gate.try_drain()
