@@ -21,6 +21,7 @@ COLOURS = {
 }
 OTHER_COLOUR = "#8C8C8C"
 _STRIP = 34
+_BELOW = "the darker part, below the heap, is static data and stack"
 # Where the table's first column begins, and how wide each is.
 _COLUMNS = 184, 210
 
@@ -186,8 +187,8 @@ def _address_axis(scale: _Scale, inner: int, y: int) -> Iterator[str]:
         x = scale.at(mib * MIB)
         yield f'<path class="axis" d="M{x:.1f} {y}v5"/><text class="m c" x="{x:.1f}" y="{y + 18}">{mib:g}</text>'
     yield f'<text class="m e" x="{LEFT - 10}" y="{y + 18}">MiB</text>'
-    if scale.low:
-        yield f'<text class="m" x="{LEFT}" y="{y + 34}">only the part of linear memory that the heap has reached</text>'
+    note = "only the part of linear memory that the heap has reached" if scale.low else _BELOW
+    yield f'<text class="m" x="{LEFT}" y="{y + 34}">{note}</text>'
 
 
 def _table(
