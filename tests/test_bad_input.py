@@ -330,6 +330,27 @@ def test_a_scan_with_a_wrong_number_of_inputs(runtime: ort.Runtime, count: int) 
         ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
 
 
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"scan_input_axes": [0, 0]}, r"scan_input_axes \[0, 0\] has 2 elements, must have 1"),
+        ({"scan_output_axes": [0, 0]}, r"scan_output_axes \[0, 0\] has 2 elements, must have 1"),
+        ({"scan_input_directions": [0, 1]}, r"scan_input_directions \[0, 1\] has 2 elements, must have 1"),
+        ({"scan_output_directions": [1, 1]}, r"scan_output_directions \[1, 1\] has 2 elements, must have 1"),
+        ({"scan_input_directions": [-100]}, r"scan_input_directions \[-100\] must be 0, forward, or 1, backward"),
+        ({"scan_output_directions": [2]}, r"scan_output_directions \[2\] must be 0, forward, or 1, backward"),
+    ],
+)
+def test_a_scan_with_axes_or_directions_that_do_not_fit(
+    runtime: ort.Runtime, made: dict[str, list[int]], message: str
+) -> None:
+    values = [onnx.helper.make_tensor_value_info(n, FLOAT, None) for n in ("a", "b")]
+    body = onnx.helper.make_graph([node("Neg", ["a"], ["b"])], "body", values[:1], values[1:])
+    scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1, **made)
+    with pytest.raises(ort.ShapeError, match=rf'Scan "y".*{message}'):
+        ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
+
+
 def test_a_body_with_another_number_of_inputs(runtime: ort.Runtime) -> None:
     inputs = [onnx.helper.make_tensor_value_info(n, FLOAT, None) for n in ("a", "b")]
     outputs = [onnx.helper.make_tensor_value_info("c", FLOAT, None)]

@@ -362,9 +362,11 @@ class Builder:
         hidden: bool = False,
         domain: str = "",
         captured: Sequence[Tensor] = (),
+        bound: float | None = None,
         **attributes: Any,
     ) -> tuple[Tensor, ...]:
-        """Add a node; its outputs that are wanted. Raises Skip, and adds nothing, if no peer computes it."""
+        """Add a node; its outputs that are wanted. Raises Skip, and adds nothing, if no peer computes it, or if it
+        gives a number that is not within the bound."""
         if not domain and not self.has(op):
             raise Skip(f"no {op} in opset {self.opset}")
         wanted = [True] * outputs if isinstance(outputs, int) else list(outputs)
@@ -383,6 +385,8 @@ class Builder:
             raise Skip(str(error)) from None
         if any(r.size > 4 * MAX_ELEMENTS for r in results):
             raise Skip("too large")
+        if bound is not None and not all((np.abs(r) <= bound).all() for r in results):
+            raise Skip("out of bounds")
         ADDED[op] += 1
         same = exact and all(t.exact for t in reads.values())
         tensors = []

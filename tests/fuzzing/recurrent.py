@@ -70,7 +70,8 @@ def layer(g: Builder) -> Tensor:
     wanted = [g.chance(80), g.chance(50), *([g.chance(50)] if op == "LSTM" else [])]
     while wanted and not wanted[-1]:
         wanted.pop()
-    return g.node(op, inputs, wanted or [True], **made)[0]
+    # Gates without bounds multiply: what overflows on the way depends on the order of operations.
+    return g.node(op, inputs, wanted or [True], bound=1e6, **made)[0]
 
 
 def merge(g: Builder) -> Tensor:
