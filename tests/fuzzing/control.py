@@ -53,8 +53,9 @@ class Inner(Builder):
                 (tensor,) = self.node("Identity", [tensor], exact=True)
         return tensor
 
-    def finished(self, outputs: Sequence[Tensor], *, straight: bool = False) -> onnx.GraphProto:
-        """The subgraph; outer tensors among the outputs pass an Identity, which ONNX demands."""
+    def finished(self, outputs: Sequence[Tensor], *, straight: bool = False, scalars: int = 0) -> onnx.GraphProto:
+        """The subgraph; outer tensors among the outputs pass an Identity, which ONNX demands. The first `scalars`
+        inputs have a known shape, which native demands of a Loop's."""
         read = {n for s in self.steps for n in s.reads}
         named = []
         # Native divides by the size of what a Scan puts together.
@@ -71,7 +72,7 @@ class Inner(Builder):
         graph: onnx.GraphProto = helper.make_graph(
             [s.node for s in self.steps],
             self._name("body"),
-            [value_info(t.name, t.array.dtype, None) for t in self.parameters],
+            [value_info(t.name, t.array.dtype, () if i < scalars else None) for i, t in enumerate(self.parameters)],
             [value_info(n, infos[n].array.dtype, None) for n in named],
             [numpy_helper.from_array(t.array, t.name) for t in self.weights if t.name in read or t.name in named],
         )
@@ -158,7 +159,7 @@ def loop(g: Builder) -> Tensor:
     scans = g.int(0, 2)
     for _ in range(scans):
         outputs.append(step if g.chance(20) else after if not grows and g.chance(30) else inner.result())
-    body = inner.finished(outputs)
+    body = inner.finished(outputs, scalars=2)
     first = g.given(np.asarray(not g.chance(10)), hidden=True) if g.chance(60) else None
     if count is None and first is None:
         first = g.given(np.asarray(True), hidden=True)
@@ -195,7 +196,8 @@ def scan(g: Builder) -> Tensor:
     if scans and g.chance(40):
         made["scan_output_directions"] = [g.int(0, 1) for _ in range(scans)]
     if scans and g.chance(30):
-        made["scan_output_axes"] = [g.int(0, t.rank) for t in outputs[len(states) :]]
+        back = g.opset >= 11 and g.chance(40)
+        made["scan_output_axes"] = [g.int(-t.rank - 1 if back else 0, t.rank) for t in outputs[len(states) :]]
     return g.node(
         "Scan",
         [*states, *tensors],
