@@ -69,6 +69,13 @@ def _divides_by_zero(question: Question) -> bool:
     return question.op == "QuantizeLinear" and scale is not None and bool((scale == 0).any())
 
 
+def _heeds(question: Question) -> bool:
+    """A Loop without a condition, whose body computes one, which is to be ignored."""
+    if question.op != "Loop" or question.input(1) is not None:
+        return False
+    return bool(question.body.output[0].name != question.body.input[1].name)
+
+
 def _squeezes(question: Question) -> bool:
     split = question.input(1)
     return question.op == "SplitToSequence" and split is not None and split.ndim == 0 and question.keepdims == 0
@@ -122,6 +129,7 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
     Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
     Deviation("reference", "takes 1/6 in float32", lambda q: q.op == "HardSwish" and q.inputs[0].dtype == np.float64),
+    Deviation("native", "ends by a condition that is to be ignored", _heeds),
     Deviation("native", "minds keepdims although a split is given, if that is a scalar", _squeezes),
     Deviation("native", "divides by 0 where all is equal", lambda q: q.op == "MeanVarianceNormalization"),
     Deviation("native", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
