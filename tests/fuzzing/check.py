@@ -41,7 +41,7 @@ def check(case: Case) -> None:
     if case.spoiled:
         _check_spoiled(case)
         return
-    expected = _flat({t.name: t.array for t in case.outputs})
+    expected = flat({t.name: t.array for t in case.outputs})
     second = _second(case)
     for fuse in ("all", "disabled"):
         rounds = [(case.feeds, expected), (case.feeds, expected)]
@@ -69,7 +69,7 @@ def _run(case: Case, fuse: str, feeds: list[Arrays]) -> list[dict[str, Array]]:
             answers = []
             for fed in feeds:
                 outputs = session.run(fed)
-                answers.append(_flat({n: _taken(t) for n, t in outputs.items()}))
+                answers.append(flat({n: _taken(t) for n, t in outputs.items()}))
             return answers
     except (ort.KernelTrapError, ort.HeapCorruptionError) as error:
         _fail(case, f"[{fuse}] {type(error).__name__}: {error}")
@@ -93,7 +93,7 @@ def _taken(output: Any) -> Any:
     return np.array(output.get_data(release_data=True))
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Array]:
+def flat(values: Mapping[str, Any]) -> dict[str, Array]:
     """Sequences as their length and their tensors."""
     found: dict[str, Array] = {}
     for name, value in values.items():
@@ -119,7 +119,7 @@ def _second(case: Case) -> tuple[Arrays, Arrays] | None:
         values = replay(case, feeds)
     except (Refused, NoPeer):
         return None
-    return feeds, _flat({t.name: values[t.name] for t in case.outputs})
+    return feeds, flat({t.name: values[t.name] for t in case.outputs})
 
 
 def replay(case: Case, feeds: Arrays, random: np.random.Generator | None = None) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _shake(array: Any, random: np.random.Generator) -> Any:
 
 
 def _compare(case: Case, fuse: str, got: Arrays, expected: Arrays, *, main: bool) -> None:
-    exact = {n: t.exact for t in case.outputs for n in _flat({t.name: t.array})}
+    exact = {n: t.exact for t in case.outputs for n in flat({t.name: t.array})}
     replays: list[dict[str, Array]] | None = None
     if got.keys() != expected.keys():
         _fail(case, f"[{fuse}] gives {sorted(got)}, not {sorted(expected)}")
@@ -176,7 +176,7 @@ def _replays(case: Case) -> list[dict[str, Array]]:
     replays = []
     for seed in range(4):
         try:
-            replays.append(_flat(replay(case, case.feeds, np.random.default_rng(seed))))
+            replays.append(flat(replay(case, case.feeds, np.random.default_rng(seed))))
         except (Refused, NoPeer):
             continue
     return replays
@@ -235,7 +235,7 @@ def _check_spoiled(case: Case) -> None:
         answer, error = None, f"{type(refusal).__name__}: {refusal}"
     data = case.model()
     try:
-        wanted = _flat(dict(zip(names, native(data, case.feeds), strict=True)))
+        wanted = flat(dict(zip(names, native(data, case.feeds), strict=True)))
     except NativeCrash:
         return
     except Exception as refusal:
@@ -244,7 +244,7 @@ def _check_spoiled(case: Case) -> None:
         if answer is None or silent or any(part in str(refusal) for part, _ in LOOSER):
             return
         try:
-            wanted = _flat(dict(zip(names, reference(data, case.feeds), strict=True)))
+            wanted = flat(dict(zip(names, reference(data, case.feeds), strict=True)))
         except Exception:
             _fail(case, f"native refuses, reference too: {str(refusal)[:300]}")
         if "NOT_IMPLEMENTED" in str(refusal):

@@ -69,6 +69,14 @@ def _divides_by_zero(question: Question) -> bool:
     return question.op == "QuantizeLinear" and scale is not None and bool((scale == 0).any())
 
 
+def _offset(question: Question) -> bool:
+    """Causal attention to a past, with other numbers of queries and of new keys."""
+    q, k = question.input(0), question.input(1)
+    if question.op != "Attention" or not question.is_causal or q is None or k is None or question.input(4) is None:
+        return False
+    return bool(q.shape[-2] != k.shape[-2])
+
+
 def _heeds(question: Question) -> bool:
     """A Loop without a condition, whose body computes one, which is to be ignored."""
     if question.op != "Loop" or question.input(1) is not None:
@@ -130,6 +138,12 @@ DEVIATIONS: list[Deviation] = [
     Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
     Deviation("reference", "takes 1/6 in float32", lambda q: q.op == "HardSwish" and q.inputs[0].dtype == np.float64),
     Deviation("native", "ends by a condition that is to be ignored", _heeds),
+    Deviation("native", "aligns the last query with the last key, not with the past", _offset),
+    Deviation(
+        "native",
+        "takes 2 / pi in float32",
+        lambda q: q.op == "Gelu" and q.approximate == b"tanh" and q.inputs[0].dtype == np.float64,
+    ),
     Deviation("native", "minds keepdims although a split is given, if that is a scalar", _squeezes),
     Deviation("native", "divides by 0 where all is equal", lambda q: q.op == "MeanVarianceNormalization"),
     Deviation("native", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
@@ -151,6 +165,7 @@ DEVIATIONS: list[Deviation] = [
 
 # What this package refuses on purpose although native computes it: (part of the message, reason).
 STRICTER = [
+    (": position has shape", "native takes the first of several positions in a sequence, which ONNX has one of"),
     ("does not fit in spatial dimension", "native gives something for some windows that do not fit"),
     ("is longer than axis", "native leaves out what a condition of Compress has too many"),
     ("is none of none, add", "native takes an unknown reduction for none"),
