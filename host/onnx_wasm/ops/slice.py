@@ -25,7 +25,7 @@ def fold_slice(x: Array, starts: Array, ends: Array, axes: Array | None = None, 
     places = range(count) if axes is None else axes.tolist()
     every = [1] * count if steps is None else steps.tolist()
     if len({p % x.ndim for p in places}) != count:
-        raise ValueError("axes repeat")
+        raise ValueError("axes do not fit")
     for axis, start, end, step in zip(places, starts.tolist(), ends.tolist(), every, strict=True):
         picked = _places(x.shape[axis], start, end, step)
         x = np.take(x, np.array(picked, np.int64), axis)
