@@ -15,7 +15,7 @@ import onnx_wasm as ort
 from .builder import FLOATS, Case
 from .deviations import LOOSER, MISSING, STRICTER
 from .native import NativeCrash, native
-from .peers import Array, Elements, NoPeer, Question, Refused, ask, reference, watch, wrong
+from .peers import Array, Elements, NoPeer, Question, Refused, ask, made, reference, watch, wrong
 
 # float64: attributes and their defaults are float32, and peers differ in what they make of 1e-5.
 RTOL = {"float32": 2e-5, "float64": 3e-8, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -273,6 +273,6 @@ def _check_spoiled(case: Case) -> None:
 
 def _wrong(case: Case) -> set[str]:
     """Peers that are known to be wrong about a node of the spoiled graph."""
-    made = {n for node in case.nodes for n in node.output if n}
+    names = set(made(case.nodes))
     ran = watch(case.model(), case.feeds, case.opset)
-    return wrong(*(q for q in ran if made.issuperset(n for n in q.node.output if n)))
+    return wrong(*(q for q in ran if names.issuperset(n for n in q.node.output if n)))

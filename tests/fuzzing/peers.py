@@ -135,8 +135,8 @@ def wrong(*questions: Question) -> set[str]:
 
 def _inner(question: Question) -> list[Question]:
     """What the node's subgraphs compute."""
-    bodies = [a.g for a in question.node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    if not bodies:
+    names = set(made([question.node])) - set(question.node.output)
+    if not names:
         return []
     node, arrays = question.node, dict(question.arrays)
     if question.op == "Loop" and question.input(1) is None:
@@ -145,7 +145,6 @@ def _inner(question: Question) -> list[Question]:
         arrays["going"] = np.asarray(True)
         node.input[1] = "going"
     whole = Question(node, question.opset, arrays, frozenset())
-    names = {n for body in bodies for n in _made(body)}
     return [q for q in watch(whole.model(), arrays, question.opset) if names.issuperset(n for n in q.node.output if n)]
 
 
@@ -174,11 +173,15 @@ def watch(data: bytes, feeds: Mapping[str, Any], opset: int) -> list[Question]:
     return asked
 
 
-def _made(graph: onnx.GraphProto) -> list[str]:
-    """All that a graph and its subgraphs compute."""
-    found = [n for node in graph.node for n in node.output if n]
-    inner = [a.g for node in graph.node for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return [*found, *(n for g in inner for n in _made(g))]
+def made(nodes: Iterable[onnx.NodeProto]) -> list[str]:
+    """All that nodes compute, and those in their subgraphs."""
+    found = []
+    for node in nodes:
+        found += [n for n in node.output if n]
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                found += made(attribute.g.node)
+    return found
 
 
 def ask(question: Question) -> list[Any]:

@@ -125,14 +125,17 @@ def join(g: Builder) -> Tensor:
 def hand_on(g: Builder) -> Tensor:
     """Identity of a sequence, and what opset 18 lets optionals' operators take."""
     s = sequence(g)
-    kind = g.int(0, 2)
+    kind = g.int(0, 3)
     if kind == 0 and g.opset >= 14:
         return add(g, "Identity", [s])
     if g.opset < 18:
         raise Skip("optionals")
-    if kind == 1:
+    if kind == 2:
+        # An optional with a value is just that value, for peers and for what follows.
+        s = add(g, "Optional", [g.pick(lambda t: t.dtype in TYPES) if g.chance(50) else s])
+    if g.chance(40):
         return g.node("OptionalHasElement", [s], exact=True)[0]
-    return add(g, "OptionalGetElement", [s])
+    return g.node("OptionalGetElement", [s], exact=True, hidden=isinstance(s.array, Elements))[0]
 
 
 def start(g: Builder) -> None:
