@@ -58,8 +58,7 @@ class Inner(Builder):
     ) -> onnx.GraphProto:
         """The subgraph; outer tensors among the outputs pass an Identity, which ONNX demands. The first `scalars`
         inputs have a known shape, which native demands of a Loop's; the last `shaped` outputs have one."""
-        read = {n for s in self.steps for n in s.reads}
-        named = []
+        named = list[str]()
         # Native divides by the size of what a Scan puts together.
         if straight and any(t.array.size == 0 for t in self.tensors):
             raise Skip("an empty tensor in Scan")
@@ -70,8 +69,9 @@ class Inner(Builder):
             passed = passed or (scalars > 0 and tensor is self.parameters[0])
             if passed or any(tensor is t for t in self.outer) or tensor.name in named:
                 (tensor,) = self.node("Identity", [tensor], exact=True)
-                read |= set(self.steps[-1].reads)
             named.append(tensor.name)
+        self._prune(named)
+        read = {n for s in self.steps for n in s.reads}
         infos = {t.name: t for t in self.tensors}
         graph: onnx.GraphProto = helper.make_graph(
             [s.node for s in self.steps],
@@ -84,6 +84,15 @@ class Inner(Builder):
             [numpy_helper.from_array(t.array, t.name) for t in self.weights if t.name in read or t.name in named],
         )
         return graph
+
+    def _prune(self, named: Sequence[str]) -> None:
+        """Leave out what no output needs: this package does not look at it, so it finds nothing wrong with it."""
+        needed, kept = set(named), []
+        for step in reversed(self.steps):
+            if any(t.name in needed for t in step.outputs):
+                kept.append(step)
+                needed |= set(step.reads)
+        self.steps = kept[::-1]
 
     @property
     def captured(self) -> list[Tensor]:
