@@ -179,6 +179,7 @@ LOOSER = [
     ("axes_tensor->", "a scalar is as good as a vector of one axis"),
     ("SetOutputSize", "a pool of no channels is no channels"),
     ("axes_tensor !", 'an input named "" is one that is not given'),
+    ("Op (Loop) [TypeInferenceError]", "a count or condition of shape [1] is as good as a scalar"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
 
