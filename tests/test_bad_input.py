@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -349,6 +350,33 @@ def test_a_scan_with_axes_or_directions_that_do_not_fit(
     scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1, **made)
     with pytest.raises(ort.ShapeError, match=rf'Scan "y".*{message}'):
         ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "array"),
+    [
+        ("ConstantOfShape", ["k"], np.array(3)),
+        ("Expand", ["x", "k"], np.array(3)),
+        ("Tile", ["x", "k"], np.array(3)),
+        ("Reshape", ["x", "k"], np.array(2)),
+        ("Split", ["x", "k"], np.array(2)),
+        ("Pad", ["x", "k"], np.array(1)),
+        ("Pad", ["x", "k"], np.array([[1], [1]])),
+        ("Slice", ["x", "k", "k"], np.array(0)),
+    ],
+)
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("kind", [FLOAT, INT64])
+def test_a_vector_is_no_scalar(
+    runtime: ort.Runtime, name: str, given: list[str], array: np.ndarray, fed: bool, kind: int
+) -> None:
+    made = node(name, given, ["y"])
+    inputs: Any = {"x": (kind, [2])} | ({"k": (INT64, list(array.shape))} if fed else {})
+    weights = {} if fed else {"k": array}
+    feeds = {"x": np.ones(2, onnx.helper.tensor_dtype_to_np_dtype(kind))} | ({"k": array} if fed else {})
+    wrong = pytest.raises(ort.ShapeError, match=rf'{name} "y".* one dimension')
+    with wrong, ort.InferenceSession.create(model([made], inputs, ["y"], weights), runtime=runtime) as session:
+        session.run(feeds)
 
 
 def test_a_body_with_another_number_of_inputs(runtime: ort.Runtime) -> None:
