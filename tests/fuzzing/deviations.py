@@ -180,6 +180,7 @@ LOOSER = [
     ("SetOutputSize", "a pool of no channels is no channels"),
     ("axes_tensor !", 'an input named "" is one that is not given'),
     ("Op (Loop) [TypeInferenceError]", "a count or condition of shape [1] is as good as a scalar"),
+    ("of operator (DequantizeLinear)", "a scale of another float type is a scale"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
 

@@ -109,7 +109,8 @@ def range_(cx: Context, start: Array, limit: Array, delta: Array, *, stash_type:
         if count <= KNOWN:
             return cx.known(fold_range(start, limit, delta))
     else:
-        span = float((limit - start).item()) / float(step)
+        # The difference is rounded to the type, as in onnxruntime.
+        span = float(start.dtype.type(float(last) - float(first))) / float(step)
         if not math.isfinite(span):
             cx.fail(f"start {first}, limit {last} and delta {step} give no finite count")
         count = max(0, math.ceil(span))
