@@ -77,6 +77,11 @@ def _offset(question: Question) -> bool:
     return bool(q.shape[-2] != k.shape[-2])
 
 
+def _nothing(question: Question) -> bool:
+    axes = question.input(1)
+    return question.op == "Squeeze" and axes is not None and axes.size == 0
+
+
 def _heeds(question: Question) -> bool:
     """A Loop without a condition, whose body computes one, which is to be ignored."""
     if question.op != "Loop" or question.input(1) is not None:
@@ -144,6 +149,7 @@ DEVIATIONS: list[Deviation] = [
         "takes 2 / pi in float32",
         lambda q: q.op == "Gelu" and q.approximate == b"tanh" and q.inputs[0].dtype == np.float64,
     ),
+    Deviation("native", "takes an empty list of axes for one that is not given", _nothing),
     Deviation("native", "minds keepdims although a split is given, if that is a scalar", _squeezes),
     Deviation("native", "divides by 0 where all is equal", lambda q: q.op == "MeanVarianceNormalization"),
     Deviation("native", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
