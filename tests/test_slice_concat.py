@@ -133,6 +133,26 @@ def test_concat_of_one_is_no_copy() -> None:
     assert (y.root, y.shape, cx.records) == (x, (2, 3), [])
 
 
+@pytest.mark.parametrize("scalar", ["starts", "ends", "axes", "steps"])
+def test_slice_takes_no_scalars(scalar: str) -> None:
+    x = Value((4, 6), dtypes.F32)
+    given = {"starts": np.array([0]), "ends": np.array([2]), "axes": np.array([0]), "steps": np.array([1])}
+    given[scalar] = given[scalar][0]
+    with pytest.raises(ShapeError, match=rf"{scalar} has shape \[\], must have one dimension"):
+        slice_(Context(), x, **given)
+    with pytest.raises((TypeError, ValueError)):
+        fold_slice(np.arange(24).reshape(4, 6), **given)
+
+
+@pytest.mark.parametrize(
+    ("count", "axes", "steps"), [(1, [0, 1], [1]), (1, [0], [1, 1]), (2, [0, 0], [1, 1]), (2, [0, -2], [1, 1])]
+)
+def test_slice_folds_nothing_that_does_not_fit(count: int, axes: list[int], steps: list[int]) -> None:
+    bounds = np.zeros(count, np.int64)
+    with pytest.raises(ValueError, match=r"axes do not fit|zip\(\)"):
+        fold_slice(np.arange(24).reshape(4, 6), bounds, bounds, np.array(axes), np.array(steps))
+
+
 def test_concat_errors() -> None:
     x = Value((2, 3), dtypes.F32, name="left")
     with pytest.raises(ShapeError, match="left"):

@@ -56,12 +56,47 @@ def _far_backwards(question: Question) -> bool:
     ends, steps = question.input(2), question.input(4)
     if question.op != "Slice" or ends is None or steps is None:
         return False
-    return bool(((ends >= 2**31 - 1) & (steps < 0)).any())
+    return bool((np.isin(ends, (2**31 - 1, 2**63 - 1)) & (steps < 0)).any())
 
 
 def _outside(question: Question) -> bool:
     """A dilated maximum of which all taps may lie in the padding."""
     return question.op == "MaxPool" and max(question.dilations or [1]) > 1 and any(question.pads or ())
+
+
+def _divides_by_zero(question: Question) -> bool:
+    scale = question.input(1)
+    return question.op == "QuantizeLinear" and scale is not None and bool((scale == 0).any())
+
+
+def _offset(question: Question) -> bool:
+    """Causal attention to a past, with other numbers of queries and of new keys."""
+    q, k = question.input(0), question.input(1)
+    if question.op != "Attention" or not question.is_causal or q is None or k is None or question.input(4) is None:
+        return False
+    return bool(q.shape[-2] != k.shape[-2])
+
+
+def _nothing(question: Question) -> bool:
+    axes = question.input(1)
+    return question.op == "Squeeze" and axes is not None and axes.size == 0
+
+
+def _heeds(question: Question) -> bool:
+    """A Loop without a condition, whose body computes one, which is to be ignored."""
+    if question.op != "Loop" or question.input(1) is not None:
+        return False
+    return bool(question.body.output[0].name != question.body.input[1].name)
+
+
+def _squeezes(question: Question) -> bool:
+    split = question.input(1)
+    return question.op == "SplitToSequence" and split is not None and split.ndim == 0 and question.keepdims == 0
+
+
+def _erf_of_doubles(question: Question) -> bool:
+    erf = question.op == "Erf" or (question.op == "Gelu" and question.approximate != b"tanh")
+    return erf and question.inputs[0].dtype == np.float64
 
 
 DEVIATIONS: list[Deviation] = [
@@ -93,8 +128,9 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "the maximum of nothing is the lowest number", _outside),
     Deviation("reference", "the maximum of nothing is 0", _outside),
     Deviation("reference", "shapes of scan outputs, and which types there are", lambda q: q.op in ("Loop", "Scan")),
+    Deviation("reference", "leaves open what an infinity is as an integer", _divides_by_zero),
     Deviation("reference", "adds the zero point before it rounds", lambda q: q.op.startswith("QLinear")),
-    Deviation("reference", "no more than 8 digits", lambda q: q.op == "Erf" and q.inputs[0].dtype == np.float64),
+    Deviation("reference", "no more than 8 digits", _erf_of_doubles),
     Deviation(
         "reference",
         "adds every element times a weight, which may be 0: infinities become NaN",
@@ -106,6 +142,15 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
     Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
     Deviation("reference", "takes 1/6 in float32", lambda q: q.op == "HardSwish" and q.inputs[0].dtype == np.float64),
+    Deviation("native", "ends by a condition that is to be ignored", _heeds),
+    Deviation("native", "aligns the last query with the last key, not with the past", _offset),
+    Deviation(
+        "native",
+        "takes 2 / pi in float32",
+        lambda q: q.op == "Gelu" and q.approximate == b"tanh" and q.inputs[0].dtype == np.float64,
+    ),
+    Deviation("native", "takes an empty list of axes for one that is not given", _nothing),
+    Deviation("native", "minds keepdims although a split is given, if that is a scalar", _squeezes),
     Deviation("native", "divides by 0 where all is equal", lambda q: q.op == "MeanVarianceNormalization"),
     Deviation("native", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
     Deviation("reference", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
@@ -126,6 +171,7 @@ DEVIATIONS: list[Deviation] = [
 
 # What this package refuses on purpose although native computes it: (part of the message, reason).
 STRICTER = [
+    (": position has shape", "native takes the first of several positions in a sequence, which ONNX has one of"),
     ("does not fit in spatial dimension", "native gives something for some windows that do not fit"),
     ("is longer than axis", "native leaves out what a condition of Compress has too many"),
     ("is none of none, add", "native takes an unknown reduction for none"),
@@ -139,6 +185,8 @@ LOOSER = [
     ("axes_tensor->", "a scalar is as good as a vector of one axis"),
     ("SetOutputSize", "a pool of no channels is no channels"),
     ("axes_tensor !", 'an input named "" is one that is not given'),
+    ("Op (Loop) [TypeInferenceError]", "a count or condition of shape [1] is as good as a scalar"),
+    ("of operator (DequantizeLinear)", "a scale of another float type is a scale"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
 
