@@ -106,6 +106,12 @@ def test_slice_errors() -> None:
         slice_(Context(), x, np.array([0, 0]), np.array([1, 1]), np.array([1, -1]))
     with pytest.raises(ShapeError, match="has 1 starts, 2 ends"):
         slice_(Context(), x, one, np.array([1, 2]))
+    names = ("starts", "ends", "axes", "steps")
+    for wrong in (np.array(1), np.array([[1]])):
+        for i, name in enumerate(names):
+            bounds = [wrong if i == j else one for j in range(len(names))]
+            with pytest.raises(ShapeError, match=f"{name} must have 1 dimension"):
+                slice_(Context(), x, *bounds)
 
 
 @pytest.mark.parametrize("split", [1, 3])

@@ -77,6 +77,8 @@ def geometry(
         )
     if min((*strides, *dilations, *kernel), default=1) < 1:
         cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
+    if min(pads) < 0:
+        cx.fail(f"pads {list(pads)} must not be negative")
     extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     before: tuple[int, ...]
     if auto_pad in ("NOTSET", "", "VALID"):

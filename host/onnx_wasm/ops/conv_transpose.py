@@ -126,8 +126,10 @@ def _geometry(
         )
     if wanted is not None and len(wanted) != rank:
         cx.fail(f"output_shape {list(wanted)} must have {rank} dimensions")
-    if min((*strides, *dilations, *kernel)) < 1 or min(extra) < 0:
+    if min((*strides, *dilations, *kernel)) < 1:
         cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
+    if min((*extra, *pads)) < 0:
+        cx.fail(f"output_padding {list(extra)} and pads {list(pads)} must not be negative")
     full = [
         s * (n - 1) + e + d * (k - 1) + 1 if n else 0
         for n, k, s, d, e in zip(size, kernel, strides, dilations, extra, strict=True)

@@ -47,7 +47,10 @@ def slice_(
     cx: Context, x: Value, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Value:
     """As before, all as inputs, and with steps, which may be negative."""
-    bounds = [None if a is None else [int(v) for v in a.reshape(-1)] for a in (starts, ends, axes, steps)]
+    for name, a in (("starts", starts), ("ends", ends), ("axes", axes), ("steps", steps)):
+        if a is not None and a.ndim != 1:
+            cx.fail(f"{name} must have 1 dimension, got shape {list(a.shape)}")
+    bounds = [None if a is None else [int(v) for v in a] for a in (starts, ends, axes, steps)]
     return _slice(cx, x, bounds[0] or [], bounds[1] or [], bounds[2], bounds[3])
 
 
