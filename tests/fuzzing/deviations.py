@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .peers import Deviation, Question
+from .peers import BF16, Deviation, Question
 
 
 def special(question: Question) -> bool:
@@ -62,6 +62,48 @@ def _far_backwards(question: Question) -> bool:
 def _outside(question: Question) -> bool:
     """A dilated maximum of which all taps may lie in the padding."""
     return question.op == "MaxPool" and max(question.dilations or [1]) > 1 and any(question.pads or ())
+
+
+def _unbounded(question: Question) -> bool:
+    """A Clip that has a bound of none."""
+    given = (question.input(1), question.input(2)) if question.opset >= 11 else (question.min, question.max)
+    return question.op == "Clip" and any(bound is None for bound in given)
+
+
+def _before_backwards(question: Question) -> bool:
+    """A Slice that goes backwards from before the first element, which is clamped to the first."""
+    x, starts, axes, steps = (question.input(i) for i in (0, 1, 3, 4))
+    if question.op != "Slice" or x is None or starts is None or steps is None:
+        return False
+    axes = np.arange(len(starts)) if axes is None else axes
+    return any(step < 0 and start < -x.shape[axis] for start, axis, step in zip(starts, axes, steps, strict=True))
+
+
+def _shifted(question: Question) -> bool:
+    """A last window that is cut short by 2 elements or more."""
+    x, kernel = question.input(0), question.kernel_shape
+    if "Pool" not in question.op or x is None or not kernel or not question.ceil_mode:
+        return False
+    rank = len(kernel)
+    pads = question.pads or [0] * 2 * rank
+    strides, dilations = question.strides or [1] * rank, question.dilations or [1] * rank
+    rooms = [
+        size + before + after - (k - 1) * d - 1
+        for size, before, after, k, d in zip(x.shape[2:], pads, pads[rank:], kernel, dilations, strict=False)
+    ]
+    return any(-room % s >= 2 for room, s in zip(rooms, strides, strict=True))
+
+
+def _fractional(question: Question) -> bool:
+    """Coordinates that depend on the length of the output where that is no integer before it is rounded."""
+    modes = (b"align_corners", b"tf_crop_and_resize")
+    if question.op != "Resize" or question.coordinate_transformation_mode not in modes:
+        return False
+    x, scales = question.inputs[0], question.input(2)
+    if scales is None or not scales.size:
+        return question.keep_aspect_ratio_policy not in (None, b"stretch")
+    axes = range(x.ndim) if question.axes is None else question.axes
+    return any(float(s) * x.shape[a] % 1 for s, a in zip(scales, axes, strict=True))
 
 
 DEVIATIONS: list[Deviation] = [
@@ -122,6 +164,52 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
+    Deviation("native", "places by the rounded length, unlike the cases of the onnx package", _fractional),
+    Deviation(
+        "reference",
+        "cubic weights in float32 by its own default coefficient",
+        lambda q: (
+            q.op == "Resize" and q.mode == b"cubic" and q.cubic_coeff_a is None and q.inputs[0].dtype == np.float64
+        ),
+    ),
+    Deviation("reference", "pads windows that are cut short on both sides", _shifted),
+    Deviation("reference", "passes over NaN", lambda q: q.op == "LpPool" and special(q)),
+    Deviation("reference", "adds signed numbers", lambda q: q.op == "LpNormalization" and q.p == 1),
+    Deviation(
+        "reference",
+        "sums uint32 in uint64",
+        lambda q: q.op == "ReduceSumSquare" and q.inputs[0].dtype == np.uint32,
+    ),
+    Deviation(
+        "reference",
+        "the mean of no integers is the cast of a NaN",
+        lambda q: q.op == "ReduceMean" and q.empty and q.inputs[0].dtype.kind in "iu",
+    ),
+    Deviation(
+        "reference",
+        "mean and deviation are of the input's type, not of stash_type",
+        lambda q: q.op == "LayerNormalization" and q.inputs[0].dtype != np.float32 and len(q.node.output) > 1,
+    ),
+    Deviation("reference", "a start before the first element is none, backwards", _before_backwards),
+    Deviation(
+        "native",
+        "bounds of float32 in place of bfloat16's, as it is asked in float32",
+        lambda q: _unbounded(q) and q.inputs[0].dtype == BF16 and special(q),
+    ),
+    Deviation(
+        "reference",
+        "computes integers in float64",
+        lambda q: (
+            q.op == "Shrink"
+            and q.inputs[0].dtype.kind in "iu"
+            and bool((abs(q.inputs[0].astype(float)) >= 2**53).any())
+        ),
+    ),
+    Deviation(
+        "reference",
+        "no more than 8 digits",
+        lambda q: q.op == "Gelu" and q.inputs[0].dtype == np.float64 and q.approximate != b"tanh",
+    ),
 ]
 
 # What this package refuses on purpose although native computes it: (part of the message, reason).
@@ -130,12 +218,16 @@ STRICTER = [
     ("is longer than axis", "native leaves out what a condition of Compress has too many"),
     ("is none of none, add", "native takes an unknown reduction for none"),
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
+    ("must be 0 and 1", "native takes axes of ReverseSequence that are negative, whatever they are"),
+    ("name an axis twice", "native reduces axes that are named twice as if they were named once"),
+    ("the heap cannot hold 4,398,0", "a window of 2^40 elements takes that much scratch"),
 ]
 
 # What this package computes although native refuses it: (part of native's message, reason).
 LOOSER = [
     ("output_padding", "more output padding than a stride is more zeros"),
     ("pool_attributes.h:88", "padding as wide as the window is padding all the same"),
+    ("Unsupported pooling size", "pools of more dimensions than 3 are global pools all the same"),
     ("axes_tensor->", "a scalar is as good as a vector of one axis"),
     ("SetOutputSize", "a pool of no channels is no channels"),
     ("axes_tensor !", 'an input named "" is one that is not given'),
