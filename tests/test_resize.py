@@ -182,6 +182,11 @@ def test_a_surface_of_one_integer_stays_one(harness: Harness) -> None:
     assert (run(harness, x, sizes=[1, 1, 31, 47], mode="linear") == 255).all()
 
 
+def test_an_integer_between_others_is_exact(harness: Harness) -> None:
+    x = np.array([[-4, -4, -4, -4, -4], [2, 2, 2, -1, -1]], np.int32)
+    assert run(harness, x, sizes=[1, 3], mode="linear").tolist() == [[-1, -1, -2]]
+
+
 def test_cubic_saturates(harness: Harness) -> None:
     x = np.array([[0, 0, 255, 255, 0, 0, 255, 255]], np.uint8)
     y = run(harness, x, scales=[1, 4], mode="cubic")

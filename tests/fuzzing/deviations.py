@@ -87,6 +87,13 @@ def _stashed(question: Question) -> bool:
     return double and question.opset >= 21 and question.stash_type in (None, 1)
 
 
+def _unsorted(question: Question) -> bool:
+    """A Unique in the order of its input, along an axis that is not the first, or asked for one output."""
+    if question.op != "Unique" or question.sorted != 0:
+        return False
+    return len(question.node.output) == 1 or (question.inputs[0].ndim != 1 and question.axis != 0)
+
+
 def _unbounded(question: Question) -> bool:
     """A Clip that has a bound of none."""
     given = (question.input(1), question.input(2)) if question.opset >= 11 else (question.min, question.max)
@@ -137,6 +144,12 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("native", "loses the sign of what is almost 0", _vanishes),
     Deviation("reference", "loses the sign of what is almost 0", _vanishes),
+    Deviation("reference", "sorts all the same, or picks along the first axis", _unsorted),
+    Deviation(
+        "native",
+        "truncates sums of float32, which may lie below the integer that they should be",
+        lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype == np.int32 and q.mode in (b"linear", b"cubic"),
+    ),
     Deviation("native", "makes 0 of -0", lambda q: q.op == "Where" and negative_zero(q)),
     Deviation(
         "native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and not_a_number(q)
