@@ -94,6 +94,15 @@ def _unsorted(question: Question) -> bool:
     return len(question.node.output) == 1 or (question.inputs[0].ndim != 1 and question.axis != 0)
 
 
+def _overflows(question: Question) -> bool:
+    """A product that is 0, or NaN if it overflows before it comes to the 0."""
+    x = question.input(0)
+    if question.op != "ReduceProd" or x is None or x.dtype.kind in "iu" or not (x == 0).any():
+        return False
+    wide = np.abs(x.astype(np.float64))
+    return bool(np.log(wide[wide > 1]).sum() > np.log(float(np.finfo(np.float32).max)))
+
+
 def _unbounded(question: Question) -> bool:
     """A Clip that has a bound of none."""
     given = (question.input(1), question.input(2)) if question.opset >= 11 else (question.min, question.max)
@@ -150,6 +159,8 @@ DEVIATIONS: list[Deviation] = [
         "truncates sums of float32, which may lie below the integer that they should be",
         lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype == np.int32 and q.mode in (b"linear", b"cubic"),
     ),
+    Deviation("native", "the order of factors decides between 0 and NaN", _overflows),
+    Deviation("reference", "the order of factors decides between 0 and NaN", _overflows),
     Deviation("native", "makes 0 of -0", lambda q: q.op == "Where" and negative_zero(q)),
     Deviation(
         "native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and not_a_number(q)
@@ -293,6 +304,7 @@ LOOSER = [
     ),
     ("Scale value should be greater than 0", "a size of 0 is an image without elements"),
     ("K input must be a one-dimensional", "a scalar is as good as a vector of one element"),
+    ("padding values must be non-negative", "SAME pads that would be negative are 0"),
     ("Unsupported pooling size", "pools of more dimensions than 3 are global pools all the same"),
     ("axes_tensor->", "a scalar is as good as a vector of one axis"),
     ("SetOutputSize", "a pool of no channels is no channels"),
