@@ -161,6 +161,11 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("native", "the order of factors decides between 0 and NaN", _overflows),
     Deviation("reference", "the order of factors decides between 0 and NaN", _overflows),
+    Deviation(
+        "reference",
+        "every group gets the first group's biases",
+        lambda q: q.op == "ConvTranspose" and (q.group or 1) > 1 and q.input(2) is not None,
+    ),
     Deviation("native", "makes 0 of -0", lambda q: q.op == "Where" and negative_zero(q)),
     Deviation(
         "native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and not_a_number(q)
