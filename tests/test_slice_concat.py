@@ -106,6 +106,12 @@ def test_slice_errors() -> None:
         slice_(Context(), x, np.array([0, 0]), np.array([1, 1]), np.array([1, -1]))
     with pytest.raises(ShapeError, match="has 1 starts, 2 ends"):
         slice_(Context(), x, one, np.array([1, 2]))
+    names = ("starts", "ends", "axes", "steps")
+    for wrong in (np.array(1), np.array([[1]])):
+        for i, name in enumerate(names):
+            bounds = [wrong if i == j else one for j in range(len(names))]
+            with pytest.raises(ShapeError, match=f"{name} must have one dimension, got shape"):
+                slice_(Context(), x, *bounds)
 
 
 @pytest.mark.parametrize("split", [1, 3])
@@ -138,7 +144,7 @@ def test_slice_takes_no_scalars(scalar: str) -> None:
     x = Value((4, 6), dtypes.F32)
     given = {"starts": np.array([0]), "ends": np.array([2]), "axes": np.array([0]), "steps": np.array([1])}
     given[scalar] = given[scalar][0]
-    with pytest.raises(ShapeError, match=rf"{scalar} has shape \[\], must have one dimension"):
+    with pytest.raises(ShapeError, match=rf"{scalar} must have one dimension, got shape \[\]"):
         slice_(Context(), x, **given)
     with pytest.raises((TypeError, ValueError)):
         fold_slice(np.arange(24).reshape(4, 6), **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -141,10 +142,10 @@ def _shake(array: Any, random: np.random.Generator) -> Any:
     noise = NOISE.get(array.dtype.name)
     if noise is None:
         return array
+    # Of many sizes: what a step makes and the next one reads are both shaken, and must not cancel each other.
+    moved = noise * random.choice([-1.0, 1.0], array.shape) * random.uniform(0.5, 1, array.shape)
     with np.errstate(all="ignore"):
-        return np.asarray(
-            (array.astype(np.float64) * (1 + noise * random.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
-        )
+        return np.asarray((array.astype(np.float64) * (1 + moved)).astype(array.dtype))
 
 
 def _compare(case: Case, fuse: str, got: Arrays, expected: Arrays, *, main: bool) -> None:
@@ -222,7 +223,9 @@ def _within(got: Array, wanted: Array, shaken: list[Array]) -> Array:
         true, mine = wanted.astype(np.float64), got.astype(np.float64)
         moved = np.max([np.abs(s.astype(np.float64) - true) for s in shaken], axis=0)
         good |= np.abs(mine - true) <= 8 * moved
+        # A few roundings decide whether it is a number at all.
         good |= np.isnan(moved) & ~np.isnan(true)
+        good |= np.isnan(true) & ~np.all([np.isnan(s.astype(np.float64)) for s in shaken], axis=0)
         return np.asarray(good)
 
 
@@ -259,7 +262,7 @@ def _check_spoiled(case: Case) -> None:
                 _fail(case, f"native refuses, reference gives another {name}: {str(refusal)[:300]}")
         return
     if answer is None:
-        if any(part in error for part, _ in STRICTER) or any(m in error for m in MISSING):
+        if any(re.search(pattern, error) for pattern, _ in STRICTER) or any(m in error for m in MISSING):
             return
         _fail(case, f"native computes what this package refuses with {error}")
     if wanted.keys() != answer.keys():

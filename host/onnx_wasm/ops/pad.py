@@ -85,6 +85,8 @@ def center_crop_pad(cx: Context, x: Value, shape: Array, *, axes: Sequence[int] 
     target = [int(d) for d in shape.reshape(-1)]
     if len(target) != len(where):
         cx.fail(f"shape {target} needs an extent for each of {len(where)} axes of {x}")
+    if min(target, default=0) < 0:
+        cx.fail(f"shape {target} must not be negative")
     more = [t - x.shape[a] for t, a in zip(target, where, strict=True)]
     before = [m // 2 if m > 0 else -(-m // 2) for m in more]
     return _pad(cx, x, before + [m - b for m, b in zip(more, before, strict=True)], where, "constant", None)

@@ -11,6 +11,7 @@ from ..dtypes import STRING
 from ..registry import op
 from ._copy import Dim, collapse, copy, normal_axes, strides
 from ._narrow import by_bytes
+from ._shapes import extents
 
 
 def _places(extent: int, start: int, end: int, step: int) -> range:
@@ -52,10 +53,7 @@ def slice_(
 ) -> Value:
     """As before, all as inputs, and with steps, which may be negative."""
     given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
-    for name, array in given.items():
-        if array is not None and array.ndim != 1:
-            cx.fail(f"{name} has shape {list(array.shape)}, must have one dimension")
-    bounds = [None if a is None else [int(v) for v in a] for a in given.values()]
+    bounds = [None if a is None else extents(cx, name, a) for name, a in given.items()]
     return _slice(cx, x, bounds[0] or [], bounds[1] or [], bounds[2], bounds[3])
 
 
