@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from fuzzing import builder
 from fuzzing.builder import Case
-from fuzzing.check import check
+from fuzzing.check import check, flat
 from fuzzing.families import FAMILIES, cases
 
 QUIET = list(HealthCheck)
@@ -58,7 +58,8 @@ def save(case: Case, folder: Path, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"
     path.write_bytes(case.model())
-    arrays = {f"in:{n}": a for n, a in case.feeds.items()} | {f"out:{t.name}": t.array for t in case.outputs}
+    outputs = flat({t.name: t.array for t in case.outputs})
+    arrays = {f"in:{n}": a for n, a in case.feeds.items()} | {f"out:{n}": a for n, a in outputs.items()}
     np.savez(folder / f"{name}.npz", **arrays)
     return path
 

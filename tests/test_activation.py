@@ -164,6 +164,19 @@ def test_shrink_of_integers(harness: Harness, dtype: Any) -> None:
     equal(got, np.where(wide < -5, wide + 2, np.where(wide > 5, wide - 2, 0)).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_shrink_of_integers_wraps_and_truncates(harness: Harness, dtype: Any) -> None:
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    x = np.array([low, 0, 1, 2, 3, high - 1, high], dtype)
+    for bias, lambd in ((0.0, 0.5), (3.0, 1.5), (-1.0, 0.0)):
+        whole = int(bias)
+        exact = [v + whole if v < -lambd else v - whole if v > lambd else 0 for v in x.tolist()]
+        wrapped = [(v - low) % (high - low + 1) + low for v in exact]
+        equal(harness.op(lower("Shrink"), [x], bias=bias, lambd=lambd), np.array(wrapped, dtype))
+    small = np.array([0, 1, 2, 3, 100], dtype)
+    equal(harness.op(lower("Shrink"), [small], bias=1.5, lambd=1.0), np.array([0, 0, 0, 1, 98], dtype))
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_clip_without_bounds_keeps_to_finite_numbers(harness: Harness, dtype: Any) -> None:
     """ONNX: the bounds default to the lowest and highest number of the type."""

@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -328,6 +329,63 @@ def test_a_scan_with_a_wrong_number_of_inputs(runtime: ort.Runtime, count: int) 
     scan = node("Scan", ["x", "x"], ["y"], body=body, num_scan_inputs=count)
     with pytest.raises(ort.ShapeError, match=rf'Scan "y".*num_scan_inputs is {count}, must be of \[1, 2\]'):
         ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"scan_input_axes": [0, 0]}, r"scan_input_axes \[0, 0\] has 2 elements, must have 1"),
+        ({"scan_output_axes": [0, 0]}, r"scan_output_axes \[0, 0\] has 2 elements, must have 1"),
+        ({"scan_input_directions": [0, 1]}, r"scan_input_directions \[0, 1\] has 2 elements, must have 1"),
+        ({"scan_output_directions": [1, 1]}, r"scan_output_directions \[1, 1\] has 2 elements, must have 1"),
+        ({"scan_input_directions": [-100]}, r"scan_input_directions \[-100\] must be 0, forward, or 1, backward"),
+        ({"scan_output_directions": [2]}, r"scan_output_directions \[2\] must be 0, forward, or 1, backward"),
+    ],
+)
+def test_a_scan_with_axes_or_directions_that_do_not_fit(
+    runtime: ort.Runtime, made: dict[str, list[int]], message: str
+) -> None:
+    values = [onnx.helper.make_tensor_value_info(n, FLOAT, None) for n in ("a", "b")]
+    body = onnx.helper.make_graph([node("Neg", ["a"], ["b"])], "body", values[:1], values[1:])
+    scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1, **made)
+    with pytest.raises(ort.ShapeError, match=rf'Scan "y".*{message}'):
+        ort.InferenceSession.create(model([scan], {"x": (FLOAT, [2])}, ["y"]), runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "array"),
+    [
+        ("ConstantOfShape", ["k"], np.array(3)),
+        ("Expand", ["x", "k"], np.array(3)),
+        ("Tile", ["x", "k"], np.array(3)),
+        ("Reshape", ["x", "k"], np.array(2)),
+        ("Split", ["x", "k"], np.array(2)),
+        ("Pad", ["x", "k"], np.array(1)),
+        ("Pad", ["x", "k"], np.array([[1], [1]])),
+        ("Slice", ["x", "k", "k"], np.array(0)),
+    ],
+)
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("kind", [FLOAT, INT64])
+def test_a_vector_is_no_scalar(
+    runtime: ort.Runtime, name: str, given: list[str], array: np.ndarray, fed: bool, kind: int
+) -> None:
+    made = node(name, given, ["y"])
+    inputs: Any = {"x": (kind, [2])} | ({"k": (INT64, list(array.shape))} if fed else {})
+    weights = {} if fed else {"k": array}
+    feeds = {"x": np.ones(2, onnx.helper.tensor_dtype_to_np_dtype(kind))} | ({"k": array} if fed else {})
+    wrong = pytest.raises(ort.ShapeError, match=rf'{name} "y".* one dimension')
+    with wrong, ort.InferenceSession.create(model([made], inputs, ["y"], weights), runtime=runtime) as session:
+        session.run(feeds)
+
+
+def test_a_scale_is_no_integer(runtime: ort.Runtime) -> None:
+    scale, zero = {"s": np.array(2)}, {"z": np.array(0, np.uint8)}
+    made = onnx.helper.make_node("QLinearAdd", ["x", "s", "z", "x", "s", "z", "s", "z"], ["y"], domain="com.microsoft")
+    data = model([made], {"x": (onnx.TensorProto.UINT8, [2])}, ["y"], scale | zero, domains={"com.microsoft": 1})
+    wrong = pytest.raises(ort.ShapeError, match=r"QLinearAdd .* must be of a float type")
+    with wrong, ort.InferenceSession.create(data, runtime=runtime) as session:
+        session.run({"x": np.ones(2, np.uint8)})
 
 
 def test_a_body_with_another_number_of_inputs(runtime: ort.Runtime) -> None:

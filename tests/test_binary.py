@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from elementwise import FLOATS, INTEGERS, SHAPES, SIGNED, equal, fold, lower, sample
 from harness import Harness, KernelStatus
+from onnx_nodes import run_node
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.ops.fusion import Activation
@@ -135,6 +137,28 @@ def test_powers_of_mixed_types_have_the_type_of_the_base(harness: Harness) -> No
     x = np.float32([1.5, -2, 3])
     equal(harness.op(lower("Pow"), [x, np.int64([2, 3, 1])]), [2.25, -8, 3])
     equal(harness.op(lower("Pow"), [np.int32([2, -1, -2]), np.int64([-1, -3, -1])]), [0, -1, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_powers_do_not_round_the_exponent(harness: Harness, dtype: Any) -> None:
+    x = np.array([-1, -1, -1, 2, 1], dtype)
+    for kind in (np.int32, np.int64, np.uint64):
+        y = np.array([2**24 + 1, 2**24 + 2, 257, 3, 2**31 - 1], kind)
+        equal(harness.op(lower("Pow"), [x, y]), np.array([-1, 1, -1, 8, 1], dtype))
+    tiny = np.finfo(np.float64).tiny
+    equal(
+        harness.op(lower("Pow"), [x, np.float64([tiny, 2, 1e300, 0.5, tiny])]),
+        np.array([np.nan, 1, 1, 2**0.5, 1], dtype),
+    )
+    # An exponent that the model fixes.
+    for number, want in ((np.int64(2**24 + 1), [-1, -1, -1, np.inf, 1]), (np.int64(3), [-1, -1, -1, 8, 1])):
+        equal(run_node(harness, "Pow", [x, number], weights=(1,))[0], np.array(want, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_powers_of_16_bit_floats_with_exponents_of_32(harness: Harness, dtype: Any) -> None:
+    x, y = np.array([1.5, 3, 100, 0.25], dtype), np.float32([0.1, -1.7, 1 / 3, 5.01])
+    equal(harness.op(lower("Pow"), [x, y]), np.power(x.astype(np.float64), y).astype(dtype))
 
 
 def test_a_square_that_the_model_fixes_is_a_product() -> None:

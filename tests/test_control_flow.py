@@ -184,6 +184,43 @@ def test_shapes_that_depend_on_data(runtime: ort.Runtime, planned: bool) -> None
             np.testing.assert_allclose(got["total"], expected["total"], rtol=1e-5)
 
 
+def test_a_loop_without_a_condition_ignores_that_of_its_body(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (float[n] x, int64 k) => (float[n] y) {
+        y = Loop (k, , x) <body = b (int64 i, bool g, float[n] v) => (bool go, float[n] w)
+            { zero = Constant <value_int = 0> ()  go = Less (i, zero)  w = Add (v, v) }>
+    }
+    """)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        feeds = {"x": np.ones(2, np.float32), "k": np.array(3)}
+        assert take(session.run(feeds))["y"].tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("first", ["SequenceConstruct (x)", "SequenceEmpty <dtype = 1> ()"])
+def test_a_sequence_takes_one_type(runtime: ort.Runtime, first: str) -> None:
+    data = text(f"g (float[n] x, int64[n] i) => (seq(float[n]) s) {{ a = {first}  s = SequenceInsert (a, i) }}")
+    feeds = {"x": np.ones(2, np.float32), "i": np.ones(2, np.int64)}
+    wrong = pytest.raises(ort.ShapeError, match=r"SequenceInsert .* the tensor is int64, the sequence holds float32")
+    with wrong, ort.InferenceSession.create(data, runtime=runtime) as session:
+        session.run(feeds)
+
+
+def test_a_loop_collects_its_iteration_numbers(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (float[n] x, int64 k, bool c) => (float[n] y, int64[k] direct, int64[k] copied) {
+        y, direct, copied = Loop (k, c, x) <body = b (int64 i, bool g, float[n] v)
+            => (bool go, float[n] w, int64 i, int64 j) { go = Identity (g)  w = Add (v, v)  j = Identity (i) }>
+    }
+    """)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for count, going in ((3, True), (0, True), (2, False)):
+            feeds = {"x": np.ones(2, np.float32), "k": np.array(count), "c": np.array(going)}
+            got = take(session.run(feeds))
+            numbers = list(range(count if going else 0))
+            assert got["direct"].tolist() == got["copied"].tolist() == numbers
+            assert got["y"].tolist() == [2.0 ** len(numbers)] * 2
+
+
 def test_scan_runs_over_slices_in_both_directions(runtime: ort.Runtime) -> None:
     data = text("""
     g (float[3] start, float[t, 3] x) => (float[3] end, float[t, 3] sums) {

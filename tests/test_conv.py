@@ -319,6 +319,7 @@ def test_scratch_is_small() -> None:
         (((1, 3, 8, 8), (5, 3, 3, 3)), {"kernel_shape": [3, 2]}, "kernel_shape"),
         (((1, 3, 8, 8), (5, 3, 3, 3)), {"strides": [1]}, "must fit 2 spatial dimensions"),
         (((1, 3, 8, 8), (5, 3, 3, 3)), {"strides": [0, 1]}, "at least 1"),
+        (((1, 3, 8, 8), (5, 3, 3, 3)), {"pads": [1, -1, 1, 1]}, r"pads \[1, -1, 1, 1\] must not be negative"),
         (((1, 3, 2, 8), (5, 3, 3, 3)), {}, "spans 3 does not fit a size of 2"),
         (((1, 3, 8, 8), (5, 3, 3, 3)), {"auto_pad": "SAME"}, "auto_pad 'SAME'"),
     ],

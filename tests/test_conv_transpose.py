@@ -176,6 +176,8 @@ def test_errors(harness: Harness) -> None:
         ([x, w], {"strides": [2]}, "must fit 2 spatial"),
         ([x, w], {"auto_pad": "SOME"}, "none of NOTSET"),
         ([x, w], {"pads": [9, 9, 9, 9]}, "smaller than its padding"),
+        ([x, w], {"pads": [1, 0, -1, 0]}, "pads .* must not be negative"),
+        ([x, w], {"output_padding": [-1, 0]}, "output_padding .* must not be negative"),
         ([x, w], {"kernel_shape": [3, 3]}, "kernel_shape"),
     ):
         with pytest.raises(ShapeError, match=message):

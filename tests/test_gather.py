@@ -248,6 +248,16 @@ def test_reverse_sequence(harness: Harness, inner: tuple[int, ...], time_axis: i
     assert report.value.args == (3, 7, 0, 6)
 
 
+def test_reverse_sequence_along_other_axes(harness: Harness) -> None:
+    x, lengths = numbered((2, 2, 2)), np.array([1, 2])
+    for batch, time in ((-100, 0), (-1, 0), (0, -1), (1, 1), (2, 1), (1, 2)):
+        with pytest.raises(ShapeError, match=f"batch_axis {batch} and time_axis {time} must be 0 and 1"):
+            harness.op(g.reverse_sequence, [x, lengths], batch_axis=batch, time_axis=time)
+    for shape in ((2, 3), (2,)):
+        with pytest.raises(ShapeError, match="must have one length for each place"):
+            harness.op(g.reverse_sequence, [numbered(shape), lengths])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint32, np.int64, np.uint64])
 @pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("axis", [0, 1, -1])

@@ -226,7 +226,7 @@ def test_layer_normalization_far_from_zero(harness: Harness) -> None:
 def test_layer_normalization_errors(harness: Harness) -> None:
     with pytest.raises(ShapeError, match="axis 2 out of range"):
         run_node(harness, "LayerNormalization", [data(2, 3), data(3)], axis=2)
-    for shape in ((2,), (3, 1), (1, 2, 3)):
+    for shape in ((2,), (3, 1), (1, 2, 3), (1, 1, 3)):
         with pytest.raises(ShapeError, match=r"scale is .*, must have shape \[3\] or broadcast to"):
             run_node(harness, "LayerNormalization", [data(2, 3), data(*shape)])
 

@@ -9,7 +9,7 @@ from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError
-from onnx_wasm.ops.pad import fold_pad, fold_trilu, pad, pad_2, pad_11, trilu
+from onnx_wasm.ops.pad import center_crop_pad, fold_pad, fold_trilu, pad, pad_2, pad_11, trilu
 
 WIDTHS = [np.bool_, np.float16, np.float32, np.int64, np.complex128]
 
@@ -85,6 +85,8 @@ def test_no_amounts_are_no_copy() -> None:
 
 def test_errors() -> None:
     cx, x = Context(), Value((2, 3), dtypes.F32)
+    with pytest.raises(ShapeError, match=r"shape \[2, -1\] must not be negative"):
+        center_crop_pad(cx, x, np.array([2, -1]))
     with pytest.raises(ShapeError, match="must hold 2 amounts for each of 2 axes"):
         pad(cx, x, np.zeros(3, np.int64))
     with pytest.raises(ShapeError, match="'mirror' is none of constant, reflect, edge, wrap"):

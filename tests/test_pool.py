@@ -254,6 +254,18 @@ def test_errors(harness: Harness) -> None:
         run_node(harness, MAX, [x.astype(np.int32)], kernel_shape=[2, 2])
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [("GlobalMaxPool", {}), ("GlobalAveragePool", {}), *(("GlobalLpPool", {"p": p}) for p in (1, 2, 3))],
+)
+def test_global_pools_want_a_spatial_dimension(harness: Harness, op: str, attributes: dict[str, int]) -> None:
+    for shape in ((2, 3), (3,), ()):
+        with pytest.raises(ShapeError, match="must have a batch, a channel and a spatial dimension"):
+            run_node(harness, op, [np.ones(shape, np.float32)], **attributes)
+    (y,) = run_node(harness, op, [np.ones((2, 3, 1), np.float32)], **attributes)
+    np.testing.assert_array_equal(y, np.ones((2, 3, 1), np.float32))
+
+
 CASES = node_cases(MAX, AVERAGE, LP, "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 
 

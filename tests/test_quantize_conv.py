@@ -108,6 +108,7 @@ def test_strict_variant(strict_harness: Harness) -> None:
         (((1, 3, 5, 5), (2, 3, 3, 3), (2,), ()), {}, "zero point of x"),
         (((1, 3, 5, 5), (2, 3, 3, 3), (), (3,)), {}, "each of 2 channels"),
         (((1, 3, 5, 5), (2, 3, 3, 3), (), ()), {"kernel_shape": [2, 2]}, "kernel_shape"),
+        (((1, 3, 5, 5), (2, 3, 3, 3), (), ()), {"pads": [0, 0, 0, -1]}, "must not be negative"),
         (((1, 1, 2, 2, 2, 2), (1, 1, 1, 1, 1, 1), (), ()), {}, "at most 3"),
     ],
 )

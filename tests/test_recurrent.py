@@ -373,6 +373,14 @@ def test_errors(harness: Harness, change: dict[int, np.ndarray], attributes: dic
         run_node(harness, "LSTM", values, **attributes)
 
 
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("given", [True, False])
+def test_no_hidden_units(harness: Harness, op: str, given: bool) -> None:
+    values = [np.ones((2, 3, 4), np.float32), np.ones((1, 0, 4), np.float32), np.ones((1, 0, 0), np.float32)]
+    with pytest.raises(ShapeError, match="hidden_size is"):
+        run_node(harness, op, values, **({"hidden_size": 0} if given else {}))
+
+
 def test_unknown_activation(harness: Harness) -> None:
     with pytest.raises(UnsupportedModelError, match="unknown activation 'Gelu'"):
         run_node(harness, "RNN", inputs("RNN"), activations=["Gelu"])

@@ -236,6 +236,23 @@ def test_16_bit_floats_are_computed_as_f32(harness: Harness, op: str, dtype: typ
     np.testing.assert_array_equal(y, e.astype(y.dtype))
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_log_sum_of_integers(harness: Harness, dtype: type, axis: int) -> None:
+    x = np.array([[0, 0, 100, 0], [0, 900, 0, 0], [0, 0, 0, 20]], dtype)
+    (y,) = run_node(harness, "ReduceLogSum", [x], 13, axes=[axis], keepdims=0)
+    lowest = np.iinfo(dtype).min
+    assert y.dtype == dtype
+    assert y.tolist() == ([lowest, 6, 4, 2] if axis == 0 else [4, 6, 2])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_means_of_large_integers(harness: Harness, dtype: type) -> None:
+    x = np.array([[np.iinfo(dtype).max, 0, 0], [7, 0, 0], [2**31 - 1, 0, 0]], dtype)
+    (y,) = run_node(harness, "ReduceMean", [x], 13, axes=[1], keepdims=0)
+    assert y.tolist() == [int(row[0]) // 3 for row in x.tolist()]
+
+
 def test_errors(harness: Harness) -> None:
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(ShapeError, match=r"ReduceSum .*axis 2 out of range \[-2, 2\)"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -106,6 +107,69 @@ def test_other_floats_as_f32(harness: Harness, dtype: Any, mode: str) -> None:
     np.testing.assert_allclose(y, expected.astype(dtype), rtol=1e-6, atol=1e-6)
 
 
+def resized(x: np.ndarray, size: int, scale: float, mode: str, antialias: int, transform: str) -> np.ndarray:
+    """The first axis resized, tap by tap, all in double."""
+    n, out = x.shape[0], np.arange(size)
+    length = scale * n
+    half = (out + 0.5) / scale - 0.5
+    places = {
+        "half_pixel": half,
+        "half_pixel_symmetric": n / 2 * (1 - size / length) + half,
+        "align_corners": out * (n - 1) / (length - 1),
+        "asymmetric": out / scale,
+    }[transform]
+    squeeze = min(scale, 1.0) if antialias else 1.0
+    reach = math.ceil((1 if mode == "linear" else 2) / squeeze)
+    rows = []
+    for place in places:
+        taps = math.floor(place) + np.arange(-reach, reach + 2)
+        d = abs(taps - place) * squeeze
+        if mode == "linear":
+            weights = np.maximum(1 - d, 0)
+        else:
+            near, far = (1.25 * d - 2.25) * d**2 + 1, -0.75 * (((d - 5) * d + 8) * d - 4)
+            weights = np.where(d <= 1, near, np.where(d < 2, far, 0))
+        rows.append(weights / weights.sum() @ x[taps.clip(0, n - 1)])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize(
+    "given",
+    [{"sizes": s} for s in ([7, 3], [2, 9], [9, 13], [13, 4])] + [{"scales": s} for s in ([0.7, 1.9], [1.3, 2.6])],
+)
+@pytest.mark.parametrize("transform", ["half_pixel", "align_corners", "asymmetric", "half_pixel_symmetric"])
+def test_doubles_are_computed_in_double(
+    harness: Harness, mode: str, antialias: int, given: dict[str, Any], transform: str
+) -> None:
+    x = normal(5, 7, dtype=np.float64)
+    y = run(harness, x, **given, mode=mode, antialias=antialias, coordinate_transformation_mode=transform)
+    scales = [float(np.float32(s)) for s in given.get("scales", [])] or [
+        s / n for s, n in zip(given["sizes"], x.shape, strict=True)
+    ]
+    expected = x
+    for size, scale in zip(y.shape, scales, strict=True):
+        expected = resized(expected, size, scale, mode, antialias, transform).T
+    assert y.shape == tuple(given.get("sizes", [int(s * n) for s, n in zip(scales, x.shape, strict=True)]))
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_doubles_between_two_elements(harness: Harness) -> None:
+    x = np.array([[1.0, 2.25]])
+    y = run(harness, x, sizes=[1, 9], mode="linear")
+    places = np.clip((np.arange(9) + 0.5) * 2 / 9 - 0.5, 0, 1)
+    np.testing.assert_allclose(y, [1 + 1.25 * places], rtol=1e-14)
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_halves_are_rounded_up(harness: Harness, policy: str) -> None:
+    # 0.7 * 5 is 3.5, which is less in float32.
+    x = normal(10, 5)
+    sizes = [7, 5] if policy == "not_larger" else [7, 2]
+    assert run(harness, x, sizes=sizes, keep_aspect_ratio_policy=policy).shape == (7, 4)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.int32, np.uint32, np.int64])
 def test_integers_are_truncated(harness: Harness, dtype: Any) -> None:
     x = np.random.default_rng(1).integers(0, 100, (1, 2, 5, 7)).astype(dtype)
@@ -116,6 +180,11 @@ def test_integers_are_truncated(harness: Harness, dtype: Any) -> None:
 def test_a_surface_of_one_integer_stays_one(harness: Harness) -> None:
     x = np.full((1, 1, 9, 11), 255, np.uint8)
     assert (run(harness, x, sizes=[1, 1, 31, 47], mode="linear") == 255).all()
+
+
+def test_an_integer_between_others_is_exact(harness: Harness) -> None:
+    x = np.array([[-4, -4, -4, -4, -4], [2, 2, 2, -1, -1]], np.int32)
+    assert run(harness, x, sizes=[1, 3], mode="linear").tolist() == [[-1, -1, -2]]
 
 
 def test_cubic_saturates(harness: Harness) -> None:

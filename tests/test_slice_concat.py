@@ -106,6 +106,12 @@ def test_slice_errors() -> None:
         slice_(Context(), x, np.array([0, 0]), np.array([1, 1]), np.array([1, -1]))
     with pytest.raises(ShapeError, match="has 1 starts, 2 ends"):
         slice_(Context(), x, one, np.array([1, 2]))
+    names = ("starts", "ends", "axes", "steps")
+    for wrong in (np.array(1), np.array([[1]])):
+        for i, name in enumerate(names):
+            bounds = [wrong if i == j else one for j in range(len(names))]
+            with pytest.raises(ShapeError, match=f"{name} must have one dimension, got shape"):
+                slice_(Context(), x, *bounds)
 
 
 @pytest.mark.parametrize("split", [1, 3])
@@ -131,6 +137,26 @@ def test_concat_of_one_is_no_copy() -> None:
     cx, x = Context(), Value((2, 3), dtypes.F32)
     y = concat(cx, Value((0, 3), dtypes.F32), x, axis=0)
     assert (y.root, y.shape, cx.records) == (x, (2, 3), [])
+
+
+@pytest.mark.parametrize("scalar", ["starts", "ends", "axes", "steps"])
+def test_slice_takes_no_scalars(scalar: str) -> None:
+    x = Value((4, 6), dtypes.F32)
+    given = {"starts": np.array([0]), "ends": np.array([2]), "axes": np.array([0]), "steps": np.array([1])}
+    given[scalar] = given[scalar][0]
+    with pytest.raises(ShapeError, match=rf"{scalar} must have one dimension, got shape \[\]"):
+        slice_(Context(), x, **given)
+    with pytest.raises((TypeError, ValueError)):
+        fold_slice(np.arange(24).reshape(4, 6), **given)
+
+
+@pytest.mark.parametrize(
+    ("count", "axes", "steps"), [(1, [0, 1], [1]), (1, [0], [1, 1]), (2, [0, 0], [1, 1]), (2, [0, -2], [1, 1])]
+)
+def test_slice_folds_nothing_that_does_not_fit(count: int, axes: list[int], steps: list[int]) -> None:
+    bounds = np.zeros(count, np.int64)
+    with pytest.raises(ValueError, match=r"axes do not fit|zip\(\)"):
+        fold_slice(np.arange(24).reshape(4, 6), bounds, bounds, np.array(axes), np.array(steps))
 
 
 def test_concat_errors() -> None:

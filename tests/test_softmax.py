@@ -4,6 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import onnx_wasm as ort
+from graphs import FLOAT, model, node
 from harness import Harness
 from onnx_nodes import Case, node_cases, onnxruntime_node, run_node
 from onnx_wasm.errors import ShapeError, UnsupportedModelError
@@ -155,3 +157,12 @@ def test_onnx_case(harness: Harness, case: Case) -> None:
 
 def test_onnx_cases_are_there() -> None:
     assert len(CASES) >= 14
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("opset", [7, 11, 13])
+@pytest.mark.parametrize("axis", [2, -3])
+def test_an_axis_out_of_range(op: str, opset: int, axis: int) -> None:
+    broken = model([node(op, ["x"], ["y"], axis=axis)], {"x": (FLOAT, [2, 3])}, ["y"], opset=opset)
+    with ort.Runtime() as runtime, pytest.raises(ort.ShapeError, match=rf"axis {axis} out of range \[-2, 2\)"):
+        ort.InferenceSession.create(broken, runtime=runtime)

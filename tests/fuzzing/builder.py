@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from onnx_wasm import ops, registry
 
-from .peers import Array, NoPeer, Question, Refused, ask, value_info
+from .peers import Array, Elements, NoPeer, Question, Refused, ask, info, parts, value_info
 
 registry.load(ops)
 NEWEST = 26
@@ -57,24 +57,26 @@ class Skip(Exception):
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor of the graph and what it contains. `exact`: every right implementation computes these very bits."""
+    """A tensor of the graph, or a sequence of them, and what it contains. `exact`: every right implementation computes
+    these very bits."""
 
     name: str
-    array: Array
+    array: Array | Elements
     const: bool
     exact: bool
 
     @property
     def shape(self) -> Dims:
-        return self.array.shape
+        return (len(self.array),) if isinstance(self.array, Elements) else self.array.shape
 
     @property
     def rank(self) -> int:
-        return self.array.ndim
+        return len(self.shape)
 
     @property
     def dtype(self) -> str:
-        return str(self.array.dtype.name)
+        name = str(self.array.dtype.name)
+        return f"sequence({name})" if isinstance(self.array, Elements) else name
 
     @property
     def floating(self) -> bool:
@@ -120,7 +122,7 @@ class Case:
             "fuzz",
             parameters,
             [
-                helper.make_empty_tensor_value_info(t.name) if self.spoiled else value_info(t.name, t.array.dtype, None)
+                helper.make_empty_tensor_value_info(t.name) if self.spoiled else info(t.name, t.array)
                 for t in self.outputs
             ],
             [numpy_helper.from_array(t.array, t.name) for t in self.weights],
@@ -362,9 +364,11 @@ class Builder:
         hidden: bool = False,
         domain: str = "",
         captured: Sequence[Tensor] = (),
+        bound: float | None = None,
         **attributes: Any,
     ) -> tuple[Tensor, ...]:
-        """Add a node; its outputs that are wanted. Raises Skip, and adds nothing, if no peer computes it."""
+        """Add a node; its outputs that are wanted. Raises Skip, and adds nothing, if no peer computes it, or if it
+        gives a number that is not within the bound."""
         if not domain and not self.has(op):
             raise Skip(f"no {op} in opset {self.opset}")
         wanted = [True] * outputs if isinstance(outputs, int) else list(outputs)
@@ -381,8 +385,10 @@ class Builder:
         except (Refused, NoPeer) as error:
             SKIPPED[f"{type(error).__name__} {str(error)[:150]}"] += 1
             raise Skip(str(error)) from None
-        if any(r.size > 4 * MAX_ELEMENTS for r in results):
+        if any(r.size > 4 * MAX_ELEMENTS for r in parts(results)):
             raise Skip("too large")
+        if bound is not None and not all((np.abs(r) <= bound).all() for r in parts(results)):
+            raise Skip("out of bounds")
         ADDED[op] += 1
         same = exact and all(t.exact for t in reads.values())
         tensors = []

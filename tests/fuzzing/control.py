@@ -53,29 +53,46 @@ class Inner(Builder):
                 (tensor,) = self.node("Identity", [tensor], exact=True)
         return tensor
 
-    def finished(self, outputs: Sequence[Tensor], *, straight: bool = False) -> onnx.GraphProto:
-        """The subgraph; outer tensors among the outputs pass an Identity, which ONNX demands."""
-        read = {n for s in self.steps for n in s.reads}
-        named = []
+    def finished(
+        self, outputs: Sequence[Tensor], *, straight: bool = False, scalars: int = 0, shaped: int = 0
+    ) -> onnx.GraphProto:
+        """The subgraph; outer tensors among the outputs pass an Identity, which ONNX demands. The first `scalars`
+        inputs have a known shape, which native demands of a Loop's; the last `shaped` outputs have one."""
+        named = list[str]()
         # Native divides by the size of what a Scan puts together.
         if straight and any(t.array.size == 0 for t in self.tensors):
             raise Skip("an empty tensor in Scan")
         for tensor in outputs:
             # Native leaves a Scan's output uninitialized if it is an input of the body.
             passed = straight and any(tensor is t for t in self.parameters)
+            # It counts on in the memory of an iteration number that is an output as it is.
+            passed = passed or (scalars > 0 and tensor is self.parameters[0])
             if passed or any(tensor is t for t in self.outer) or tensor.name in named:
                 (tensor,) = self.node("Identity", [tensor], exact=True)
-                read |= set(self.steps[-1].reads)
             named.append(tensor.name)
+        self._prune(named)
+        read = {n for s in self.steps for n in s.reads}
         infos = {t.name: t for t in self.tensors}
         graph: onnx.GraphProto = helper.make_graph(
             [s.node for s in self.steps],
             self._name("body"),
-            [value_info(t.name, t.array.dtype, None) for t in self.parameters],
-            [value_info(n, infos[n].array.dtype, None) for n in named],
+            [value_info(t.name, t.array.dtype, () if i < scalars else None) for i, t in enumerate(self.parameters)],
+            [
+                value_info(n, infos[n].array.dtype, infos[n].shape if i >= len(named) - shaped else None)
+                for i, n in enumerate(named)
+            ],
             [numpy_helper.from_array(t.array, t.name) for t in self.weights if t.name in read or t.name in named],
         )
         return graph
+
+    def _prune(self, named: Sequence[str]) -> None:
+        """Leave out what no output needs: this package does not look at it, so it finds nothing wrong with it."""
+        needed, kept = set(named), []
+        for step in reversed(self.steps):
+            if any(t.name in needed for t in step.outputs):
+                kept.append(step)
+                needed |= set(step.reads)
+        self.steps = kept[::-1]
 
     @property
     def captured(self) -> list[Tensor]:
@@ -133,6 +150,7 @@ def loop(g: Builder) -> Tensor:
         start = g.value(g.shape(0, 3, most=5), g.choice(["float32", "int64"]))
     trips = g.int(0, 5)
     count = g.given(np.asarray(trips, np.int64), hidden=True) if g.chance(75) else None
+    conditional = g.chance(60)
     inner = Inner(g, [(np.asarray(0, np.int64), True), (np.asarray(True), True), (start.array, start.exact)])
     step, going, carried = inner.parameters
     inner.grow(3)
@@ -146,7 +164,7 @@ def loop(g: Builder) -> Tensor:
         )
     else:
         after = inner.result(start.dtype, start.shape)
-    if count is None or g.chance(50):
+    if count is None or g.chance(50 if conditional else 5):
         if g.opset < 9:
             raise Skip("Less")
         (go,) = inner.node("Less", [step, inner.given(np.asarray(g.int(0, 3), np.int64))], exact=True)
@@ -158,10 +176,12 @@ def loop(g: Builder) -> Tensor:
     scans = g.int(0, 2)
     for _ in range(scans):
         outputs.append(step if g.chance(20) else after if not grows and g.chance(30) else inner.result())
-    body = inner.finished(outputs)
-    first = g.given(np.asarray(not g.chance(10)), hidden=True) if g.chance(60) else None
+    first = g.given(np.asarray(not g.chance(10)), hidden=True) if conditional else None
     if count is None and first is None:
         first = g.given(np.asarray(True), hidden=True)
+    # Without an iteration, only what is declared or inferred tells the shape of what is collected.
+    none = (count is not None and not trips) or (first is not None and not first.array)
+    body = inner.finished(outputs, scalars=2, shaped=scans if none else 0)
     return g.node("Loop", [count, first, start], 1 + scans, exact=inner.exact, captured=inner.captured, body=body)[0]
 
 
@@ -195,7 +215,8 @@ def scan(g: Builder) -> Tensor:
     if scans and g.chance(40):
         made["scan_output_directions"] = [g.int(0, 1) for _ in range(scans)]
     if scans and g.chance(30):
-        made["scan_output_axes"] = [g.int(0, t.rank) for t in outputs[len(states) :]]
+        back = g.opset >= 11 and g.chance(40)
+        made["scan_output_axes"] = [g.int(-t.rank - 1 if back else 0, t.rank) for t in outputs[len(states) :]]
     return g.node(
         "Scan",
         [*states, *tensors],

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from .peers import Deviation, Question
+from .peers import BF16, Deviation, Question
 
 
 def special(question: Question) -> bool:
     """NaN or infinities among the inputs."""
     return any(a.dtype.kind not in "iubO" and not np.isfinite(a.astype(np.float64)).all() for a in question.inputs)
+
+
+def not_a_number(question: Question) -> bool:
+    """NaN among the inputs."""
+    return any(a.dtype.kind not in "iubO" and np.isnan(a.astype(np.float64)).any() for a in question.inputs)
+
+
+def negative_zero(question: Question) -> bool:
+    """-0 among the inputs."""
+    return any(a.dtype.kind not in "iubO" and bool(((a == 0) & np.signbit(a)).any()) for a in question.inputs)
 
 
 def subnormal(question: Question) -> bool:
@@ -56,7 +66,7 @@ def _far_backwards(question: Question) -> bool:
     ends, steps = question.input(2), question.input(4)
     if question.op != "Slice" or ends is None or steps is None:
         return False
-    return bool(((ends >= 2**31 - 1) & (steps < 0)).any())
+    return bool((np.isin(ends, (2**31 - 1, 2**63 - 1)) & (steps < 0)).any())
 
 
 def _outside(question: Question) -> bool:
@@ -64,9 +74,143 @@ def _outside(question: Question) -> bool:
     return question.op == "MaxPool" and max(question.dilations or [1]) > 1 and any(question.pads or ())
 
 
+def _divides_by_zero(question: Question) -> bool:
+    scale = question.input(1)
+    return question.op == "QuantizeLinear" and scale is not None and bool((scale == 0).any())
+
+
+def _offset(question: Question) -> bool:
+    """Causal attention to a past, with other numbers of queries and of new keys."""
+    q, k = question.input(0), question.input(1)
+    if question.op != "Attention" or not question.is_causal or q is None or k is None or question.input(4) is None:
+        return False
+    return bool(q.shape[-2] != k.shape[-2])
+
+
+def _nothing(question: Question) -> bool:
+    axes = question.input(1)
+    return question.op == "Squeeze" and axes is not None and axes.size == 0
+
+
+def _heeds(question: Question) -> bool:
+    """A Loop without a condition, whose body computes one, which is to be ignored."""
+    if question.op != "Loop" or question.input(1) is not None:
+        return False
+    return bool(question.body.output[0].name != question.body.input[1].name)
+
+
+def _squeezes(question: Question) -> bool:
+    split = question.input(1)
+    return question.op == "SplitToSequence" and split is not None and split.ndim == 0 and question.keepdims == 0
+
+
+def _erf_of_doubles(question: Question) -> bool:
+    erf = question.op == "Erf" or (question.op == "Gelu" and question.approximate != b"tanh")
+    return erf and question.inputs[0].dtype == np.float64
+
+
+def _vanishes(question: Question) -> bool:
+    """Negative numbers of which exp(x) - 1 is 0, as long as it is not computed as one function."""
+    x = question.input(0)
+    small = x is not None and question.op in ("Elu", "Selu", "Celu")
+    return small and bool(((x < 0) & (x > -1e-7)).any())
+
+
+def _stashed(question: Question) -> bool:
+    """A GroupNormalization in float64 whose body casts to float32, which this package does not."""
+    double = question.op == "GroupNormalization" and question.inputs[0].dtype == np.float64
+    return double and question.opset >= 21 and question.stash_type in (None, 1)
+
+
+def _unsorted(question: Question) -> bool:
+    """A Unique in the order of its input, along an axis that is not the first, or asked for one output."""
+    if question.op != "Unique" or question.sorted != 0:
+        return False
+    return len(question.node.output) == 1 or (question.inputs[0].ndim != 1 and question.axis != 0)
+
+
+def _overflows(question: Question) -> bool:
+    """A product that is 0, or NaN if it overflows before it comes to the 0."""
+    x = question.input(0)
+    if question.op != "ReduceProd" or x is None or x.dtype.kind in "iu" or not (x == 0).any():
+        return False
+    wide = np.abs(x.astype(np.float64))
+    return bool(np.log(wide[wide > 1]).sum() > np.log(float(np.finfo(np.float32).max)))
+
+
+def _unbounded(question: Question) -> bool:
+    """A Clip that has a bound of none."""
+    given = (question.input(1), question.input(2)) if question.opset >= 11 else (question.min, question.max)
+    return question.op == "Clip" and any(bound is None for bound in given)
+
+
+def _before_backwards(question: Question) -> bool:
+    """A Slice that goes backwards from before the first element, which is clamped to the first."""
+    x, starts, axes, steps = (question.input(i) for i in (0, 1, 3, 4))
+    if question.op != "Slice" or x is None or starts is None or steps is None:
+        return False
+    axes = np.arange(len(starts)) if axes is None else axes
+    return any(step < 0 and start < -x.shape[axis] for start, axis, step in zip(starts, axes, steps, strict=True))
+
+
+def _shifted(question: Question) -> bool:
+    """A last window that is cut short by 2 elements or more."""
+    x, kernel = question.input(0), question.kernel_shape
+    if "Pool" not in question.op or x is None or not kernel or not question.ceil_mode:
+        return False
+    rank = len(kernel)
+    pads = question.pads or [0] * 2 * rank
+    strides, dilations = question.strides or [1] * rank, question.dilations or [1] * rank
+    rooms = [
+        size + before + after - (k - 1) * d - 1
+        for size, before, after, k, d in zip(x.shape[2:], pads, pads[rank:], kernel, dilations, strict=False)
+    ]
+    return any(-room % s >= 2 for room, s in zip(rooms, strides, strict=True))
+
+
+def _fractional(question: Question) -> bool:
+    """Coordinates that depend on the length of the output where that is no integer before it is rounded."""
+    modes = (b"align_corners", b"tf_crop_and_resize")
+    if question.op != "Resize" or question.coordinate_transformation_mode not in modes:
+        return False
+    x, scales = question.inputs[0], question.input(2)
+    if scales is None or not scales.size:
+        return question.keep_aspect_ratio_policy not in (None, b"stretch")
+    axes = range(x.ndim) if question.axes is None else question.axes
+    return any(float(s) * x.shape[a] % 1 for s, a in zip(scales, axes, strict=True))
+
+
 DEVIATIONS: list[Deviation] = [
-    Deviation("native", "computes integers in float32", lambda q: q.op == "Shrink" and q.inputs[0].dtype.kind in "iu"),
-    Deviation("native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and special(q)),
+    Deviation(
+        "native",
+        "computes integers and float64 in float32",
+        lambda q: q.op == "Shrink" and (q.inputs[0].dtype.kind in "iu" or q.inputs[0].dtype == np.float64),
+    ),
+    Deviation("native", "loses the sign of what is almost 0", _vanishes),
+    Deviation("reference", "loses the sign of what is almost 0", _vanishes),
+    Deviation("reference", "sorts all the same, or picks along the first axis", _unsorted),
+    Deviation(
+        "native",
+        "truncates sums of float32, which may lie below the integer that they should be",
+        lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype == np.int32 and q.mode in (b"linear", b"cubic"),
+    ),
+    Deviation("native", "the order of factors decides between 0 and NaN", _overflows),
+    Deviation("reference", "the order of factors decides between 0 and NaN", _overflows),
+    Deviation(
+        "reference",
+        "every group gets the first group's biases",
+        lambda q: q.op == "ConvTranspose" and (q.group or 1) > 1 and q.input(2) is not None,
+    ),
+    Deviation("native", "makes 0 of -0", lambda q: q.op == "Where" and negative_zero(q)),
+    Deviation(
+        "native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and not_a_number(q)
+    ),
+    Deviation("reference", "has no form that flattens", lambda q: q.op == "Hardmax" and q.opset < 13),
+    Deviation(
+        "native",
+        "what NaN is as an integer",
+        lambda q: q.op == "ReduceLogSum" and q.inputs[0].dtype.kind == "i" and bool((q.inputs[0] < 0).any()),
+    ),
     Deviation("native", "gives an empty tensor for some windows that do not fit, refuses others", _overhangs),
     Deviation("native", "SAME padding without regard to dilations", _same_dilated),
     Deviation("reference", "SAME padding without regard to dilations", _same_dilated),
@@ -93,8 +237,9 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "the maximum of nothing is the lowest number", _outside),
     Deviation("reference", "the maximum of nothing is 0", _outside),
     Deviation("reference", "shapes of scan outputs, and which types there are", lambda q: q.op in ("Loop", "Scan")),
+    Deviation("reference", "leaves open what an infinity is as an integer", _divides_by_zero),
     Deviation("reference", "adds the zero point before it rounds", lambda q: q.op.startswith("QLinear")),
-    Deviation("reference", "no more than 8 digits", lambda q: q.op == "Erf" and q.inputs[0].dtype == np.float64),
+    Deviation("reference", "no more than 8 digits", _erf_of_doubles),
     Deviation(
         "reference",
         "adds every element times a weight, which may be 0: infinities become NaN",
@@ -106,6 +251,15 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
     Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
     Deviation("reference", "takes 1/6 in float32", lambda q: q.op == "HardSwish" and q.inputs[0].dtype == np.float64),
+    Deviation("native", "ends by a condition that is to be ignored", _heeds),
+    Deviation("native", "aligns the last query with the last key, not with the past", _offset),
+    Deviation(
+        "native",
+        "takes 2 / pi in float32",
+        lambda q: q.op == "Gelu" and q.approximate == b"tanh" and q.inputs[0].dtype == np.float64,
+    ),
+    Deviation("native", "takes an empty list of axes for one that is not given", _nothing),
+    Deviation("native", "minds keepdims although a split is given, if that is a scalar", _squeezes),
     Deviation("native", "divides by 0 where all is equal", lambda q: q.op == "MeanVarianceNormalization"),
     Deviation("native", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
     Deviation("reference", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
@@ -122,23 +276,92 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
     Deviation("reference", "does not check that windows fit", _overhangs),
+    Deviation("native", "places by the rounded length, unlike the cases of the onnx package", _fractional),
+    Deviation(
+        "reference",
+        "cubic weights in float32 by its own default coefficient",
+        lambda q: (
+            q.op == "Resize" and q.mode == b"cubic" and q.cubic_coeff_a is None and q.inputs[0].dtype == np.float64
+        ),
+    ),
+    Deviation("reference", "pads windows that are cut short on both sides", _shifted),
+    Deviation("reference", "passes over NaN", lambda q: q.op == "LpPool" and special(q)),
+    Deviation("reference", "adds signed numbers", lambda q: q.op == "LpNormalization" and q.p == 1),
+    Deviation(
+        "reference",
+        "sums uint32 in uint64",
+        lambda q: q.op == "ReduceSumSquare" and q.inputs[0].dtype == np.uint32,
+    ),
+    Deviation(
+        "reference",
+        "the mean of no integers is the cast of a NaN",
+        lambda q: q.op == "ReduceMean" and q.empty and q.inputs[0].dtype.kind in "iu",
+    ),
+    Deviation(
+        "reference",
+        "mean and deviation are of the input's type, not of stash_type",
+        lambda q: q.op == "LayerNormalization" and q.inputs[0].dtype != np.float32 and len(q.node.output) > 1,
+    ),
+    Deviation("native", "computes float64 in float32, as stash_type allows", _stashed),
+    Deviation("reference", "computes float64 in float32, as stash_type allows", _stashed),
+    Deviation("reference", "a start before the first element is none, backwards", _before_backwards),
+    Deviation(
+        "native",
+        "bounds of float32 in place of bfloat16's, as it is asked in float32",
+        lambda q: _unbounded(q) and q.inputs[0].dtype == BF16 and special(q),
+    ),
+    Deviation(
+        "reference",
+        "computes integers in float64",
+        lambda q: (
+            q.op == "Shrink"
+            and q.inputs[0].dtype.kind in "iu"
+            and bool((abs(q.inputs[0].astype(float)) >= 2**53).any())
+        ),
+    ),
+    Deviation(
+        "reference",
+        "no more than 8 digits",
+        lambda q: q.op == "Gelu" and q.inputs[0].dtype == np.float64 and q.approximate != b"tanh",
+    ),
 ]
 
-# What this package refuses on purpose although native computes it: (part of the message, reason).
+# What this package refuses on purpose although native computes it: (pattern found in the message, reason).
 STRICTER = [
+    (": position has shape", "native takes the first of several positions in a sequence, which ONNX has one of"),
     ("does not fit in spatial dimension", "native gives something for some windows that do not fit"),
     ("is longer than axis", "native leaves out what a condition of Compress has too many"),
     ("is none of none, add", "native takes an unknown reduction for none"),
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
+    (
+        r"ReverseSequence .* must be 0 and 1",
+        "native takes axes of ReverseSequence that are negative, whatever they are",
+    ),
+    (r"Softmax .* axis 1099511627776 out of range", "native takes the lower 32 bits of an axis"),
+    (r"MeanVarianceNormalization .* axis -?\d+ out of range", "native takes any 4 axes for all of them"),
+    (r"CumSum .* must hold one element", "native looks at no axis where there is nothing to sum"),
+    (r"CenterCropPad .* must not be negative", "native slices to negative extents"),
+    (r"Reduce\w+ .* name an axis twice", "native reduces axes that are named twice as if they were named once"),
+    (r"^HeapMemoryError: the heap cannot hold 4,398,0", "a window of 2^40 elements takes that much scratch"),
 ]
 
 # What this package computes although native refuses it: (part of native's message, reason).
 LOOSER = [
     ("output_padding", "more output padding than a stride is more zeros"),
     ("pool_attributes.h:88", "padding as wide as the window is padding all the same"),
+    (
+        "with zero effective input extent",
+        "an image of which pads leave nothing, and to which they add nothing, is empty",
+    ),
+    ("Scale value should be greater than 0", "a size of 0 is an image without elements"),
+    ("K input must be a one-dimensional", "a scalar is as good as a vector of one element"),
+    ("padding values must be non-negative", "SAME pads that would be negative are 0"),
+    ("Unsupported pooling size", "pools of more dimensions than 3 are global pools all the same"),
     ("axes_tensor->", "a scalar is as good as a vector of one axis"),
     ("SetOutputSize", "a pool of no channels is no channels"),
     ("axes_tensor !", 'an input named "" is one that is not given'),
+    ("Op (Loop) [TypeInferenceError]", "a count or condition of shape [1] is as good as a scalar"),
+    ("of operator (DequantizeLinear)", "a scale of another float type is a scale"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
 

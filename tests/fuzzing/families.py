@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from . import control, conv, elementwise, linear, movement, quant, recurrent, reduce, shapes
+from . import attention, control, conv, elementwise, linear, movement, quant, recurrent, reduce, sequences, shapes
 from .builder import NEWEST, Builder, Case
 from .spoil import spoil
 
@@ -37,7 +37,9 @@ FAMILIES = {
     "movement": Family(movement.STEPS, movement.start, special=True, movable=True),
     "shapes": Family(shapes.STEPS, shapes.start, most=12, movable=True),
     "control": Family(control.STEPS, control.start, most=4, movable=True),
+    "sequences": Family(sequences.STEPS, sequences.start, most=8, movable=True),
     "quant": Family(quant.STEPS, quant.start, most=4, movable=True),
+    "attention": Family(attention.STEPS, attention.start, most=4),
     "recurrent": Family(recurrent.STEPS, recurrent.start, most=4),
 }
 

@@ -13,20 +13,27 @@ def dim(g: Builder, *, zeros: bool = True) -> int:
     return g.choice([0] if zeros and g.chance(3) else [1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33])
 
 
+def sizes(g: Builder) -> tuple[int, int, int]:
+    """Rows, inner dimension and columns of a product; now and then one of them takes more than one block."""
+    found = [dim(g), dim(g), dim(g)]
+    if g.chance(8):
+        found = [g.int(1, 5), g.int(1, 5), g.int(1, 5)]
+        found[g.int(0, 2)] = g.choice([65, 129, 257, 300, 519, 1031])
+    return found[0], found[1], found[2]
+
+
 def _kind(dtype: str) -> str:
     return "exact" if dtype == "float16" else ""
 
 
 def matmul(g: Builder) -> Tensor:
     """MatMul of any ranks."""
+    m, k, n = sizes(g)
     a = g.pick(lambda t: t.dtype in allowed("MatMul", g.opset) and 1 <= t.rank <= 5 and t.array.size <= 1200)
     if a is None or g.chance(30):
         dtype = g.dtype("MatMul")
         batch = g.shape(0, 2, most=4)
-        a = g.value(
-            [dim(g)] if g.chance(15) else [*batch, dim(g), dim(g)], dtype, const=g.chance(20), kind=_kind(dtype)
-        )
-    n = dim(g)
+        a = g.value([k] if g.chance(15) else [*batch, m, k], dtype, const=g.chance(20), kind=_kind(dtype))
     if g.chance(12):
         b = g.value([a.shape[-1]], a.dtype, kind=_kind(a.dtype))
     else:
@@ -47,10 +54,11 @@ def matmul(g: Builder) -> Tensor:
 
 def gemm(g: Builder) -> Tensor:
     """Gemm with all its attributes and shapes of C."""
+    m, k, n = sizes(g)
+    trans_a, trans_b = g.int(0, 1), g.int(0, 1)
     a = g.pick(lambda t: t.dtype in allowed("Gemm", g.opset) and t.rank == 2 and t.array.size <= 1200)
     if a is None or g.chance(30):
-        a = g.value([dim(g), dim(g)], g.dtype("Gemm"), const=g.chance(15))
-    trans_a, trans_b, n = g.int(0, 1), g.int(0, 1), dim(g)
+        a = g.value([k, m] if trans_a else [m, k], g.dtype("Gemm"), const=g.chance(15))
     m, k = a.shape[::-1] if trans_a else a.shape
     b = g.value([n, k] if trans_b else [k, n], a.dtype)
     c = None

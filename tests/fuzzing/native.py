@@ -30,7 +30,7 @@ class NativeCrash(Exception):
     """It died, or did not end."""
 
 
-def native(data: bytes, feeds: Mapping[str, Array]) -> list[Array]:
+def native(data: bytes, feeds: Mapping[str, Any]) -> list[Any]:
     """All outputs by native onnxruntime, node for node, without its graph optimizations."""
     global _worker
     if _worker is None:
@@ -39,7 +39,7 @@ def native(data: bytes, feeds: Mapping[str, Array]) -> list[Array]:
     assert _worker.stdin is not None
     assert _worker.stdout is not None
     try:
-        _send(_worker.stdin, (data, dict(feeds)))
+        _send(_worker.stdin, (data, {n: list(a) if isinstance(a, list) else a for n, a in feeds.items()}))
         ready, _, _ = select.select([_worker.stdout], [], [], SECONDS)
         if not ready:
             raise EOFError
@@ -49,7 +49,7 @@ def native(data: bytes, feeds: Mapping[str, Array]) -> list[Array]:
         raise NativeCrash from None
     if isinstance(answer, str):
         raise NativeError(answer)
-    outputs: list[Array] = answer
+    outputs: list[Any] = answer
     return outputs
 
 

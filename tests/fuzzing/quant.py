@@ -6,7 +6,7 @@ import numpy as np
 
 from .builder import DTYPES, Builder, Skip, Tensor
 from .conv import window
-from .linear import dim
+from .linear import dim, sizes
 
 MS = "com.microsoft"
 
@@ -80,8 +80,8 @@ def dynamic(g: Builder) -> Tensor:
 
 def matmul_integer(g: Builder) -> Tensor:
     a = g.pick(lambda t: t.dtype in ("uint8", "int8") and 2 <= t.rank <= 3)
-    a = a or narrow(g, [*g.shape(0, 1, most=3, zeros=False), dim(g), dim(g)], byte(g))
-    n = dim(g)
+    m, k, n = sizes(g)
+    a = a or narrow(g, [*g.shape(0, 1, most=3, zeros=False), m, k], byte(g))
     b = narrow(g, [a.shape[-1], n], byte(g))
     az = zero(g, a.dtype) if g.chance(60) else None
     bz = zero(g, b.dtype, (n,) if g.chance(40) else ()) if g.chance(60) else None
@@ -90,8 +90,8 @@ def matmul_integer(g: Builder) -> Tensor:
 
 def qlinear_matmul(g: Builder) -> Tensor:
     a = g.pick(lambda t: t.dtype in ("uint8", "int8") and 2 <= t.rank <= 3)
-    a = a or narrow(g, [*g.shape(0, 1, most=3, zeros=False), dim(g), dim(g)], byte(g))
-    n = dim(g)
+    m, k, n = sizes(g)
+    a = a or narrow(g, [*g.shape(0, 1, most=3, zeros=False), m, k], byte(g))
     b = narrow(g, [a.shape[-1], n], byte(g))
     per = (n,) if g.chance(40) else ()
     to = a.dtype

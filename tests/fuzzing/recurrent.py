@@ -32,7 +32,11 @@ def layer(g: Builder) -> Tensor:
     batch_first = g.opset >= 14 and g.chance(10)
     x = g.pick(lambda t: t.dtype == "float32" and t.rank == 3 and t.array.size > 0)
     if x is None or g.chance(25):
-        x = g.value([g.int(1, 5), g.choice([1, 1, 2, 3]), g.choice([1, 2, 3, 5, 8])], kind="unit", const=False)
+        x = g.value(
+            [g.int(1, 5), g.choice([1, 1, 2, 3, *([17, 33, 50] if g.chance(20) else [4])]), g.choice([1, 2, 3, 5, 8])],
+            kind="unit",
+            const=False,
+        )
     steps, batch, size = x.shape if not batch_first else (x.shape[1], x.shape[0], x.shape[2])
     hidden = g.choice([1, 2, 3, 4, 5, 8, 9, 16])
     direction = g.choice(["forward", "forward", "reverse", "bidirectional"])
@@ -70,7 +74,8 @@ def layer(g: Builder) -> Tensor:
     wanted = [g.chance(80), g.chance(50), *([g.chance(50)] if op == "LSTM" else [])]
     while wanted and not wanted[-1]:
         wanted.pop()
-    return g.node(op, inputs, wanted or [True], **made)[0]
+    # Gates without bounds multiply: what overflows on the way depends on the order of operations.
+    return g.node(op, inputs, wanted or [True], bound=1e6, **made)[0]
 
 
 def merge(g: Builder) -> Tensor:

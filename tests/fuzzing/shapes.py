@@ -170,6 +170,16 @@ def reshape(g: Builder) -> Tensor:
     return g.node("Reshape", [x, g.choice(fitting)], exact=True)[0]
 
 
+def keep(g: Builder) -> Tensor:
+    """Reshape that keeps leading axes and joins the others."""
+    x = data(g)
+    kept = g.int(0, x.rank - 1)
+    target = [0 if g.chance(80) else d for d in x.shape[:kept]] + [-1]
+    if 0 in x.shape:
+        raise Skip("no -1 of nothing")
+    return g.node("Reshape", [x, g.host(target)], exact=True)[0]
+
+
 def expand(g: Builder) -> Tensor:
     x = data(g)
     fitting = [v for v in vectors(g) if (v.array > 0).all() and len(v.array) <= 6]
@@ -211,8 +221,8 @@ def used(g: Builder) -> Tensor:
 
 STEPS = [
     shape_of, shape_of, size_of, pick_dim, pick_dim, slice_dims, to_vector, concat, concat, arithmetic, arithmetic,
-    convert, select, product, fill, fill, ranged, reshape, reshape, reshape, expand, expand, narrow, from_data, used,
-    glue, transpose, concat_data, slice_,
+    convert, select, product, fill, fill, ranged, reshape, reshape, reshape, keep, expand, expand, narrow, from_data,
+    used, glue, transpose, concat_data, slice_,
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..context import Array, Context, Value
-from ..dtypes import BOOL, F32, F64, I64
+from ..dtypes import BOOL, F32, F64, I64, DType
 from ..registry import op
 from ._elementwise import FLOATS, INTEGERS, NUMBERS, UNSIGNED, arrays, broadcast, cast, flat, require, same_type
 from .fusion import Activation, fuse_affine, fuse_bias, fuse_residual
@@ -124,26 +124,37 @@ def _pow_fold(a: Array, b: Array) -> Any:
 
 @op("Pow", since=7, fold=_pow_fold)
 def pow_(cx: Context, x: Value, y: Value) -> Value:
-    """x to the power y in the type of x, whatever that of y."""
+    """x to the power y in the type of x, computed in one that holds y."""
     short = require(cx, x, NUMBERS)
     require(cx, y, NUMBERS)
     if x.dtype.is_float:
+        exponent = _fixed(cx, y) if y.size == 1 and y.rank <= x.rank else None
         # x^2 rounds once either way.
-        if y.size == 1 and y.rank <= x.rank and _reads(cx, y, 2.0):
+        if exponent == 2:
             return _arithmetic(cx, "mul", x, x)
-        return broadcast(cx, f"pow_{short}", "ab", (x, cast(cx, y, x.dtype)), x.dtype)[0]
-    if y.dtype is x.dtype:
-        return broadcast(cx, f"pow_{short}", "ab", (x, y), x.dtype)[0]
-    wide = F64 if y.dtype.is_float else I64
+        with np.errstate(over="ignore"):
+            fits = exponent is not None and exponent == np.asarray(exponent).astype(x.dtype.numpy).item()
+        wide = x.dtype if fits or x.dtype is F64 or y.dtype is x.dtype else F64 if _exceeds_f32(y.dtype) else F32
+    elif y.dtype is x.dtype:
+        wide = x.dtype
+    else:
+        wide = F64 if y.dtype.is_float else I64
+    if wide is x.dtype:
+        return broadcast(cx, f"pow_{short}", "ab", (x, cast(cx, y, wide)), wide)[0]
     z = broadcast(cx, f"pow_{wide.short}", "ab", (cast(cx, x, wide), cast(cx, y, wide)), wide)[0]
     return cast(cx, z, x.dtype)
 
 
-def _reads(cx: Context, x: Value, number: float) -> bool:
-    """Whether the model fixes x to be this number."""
+def _exceeds_f32(dtype: DType) -> bool:
+    return dtype is F64 or (dtype.is_integer and dtype.bits > 16)
+
+
+def _fixed(cx: Context, x: Value) -> float | None:
+    """The one number that the model fixes x to be."""
     if x.known is None and not (x.const and x.source is not None):
-        return False
-    return bool(cx.read(x).item() == number)
+        return None
+    number: float = cx.read(x).item()
+    return number
 
 
 def _extremum(name: str, kernel: str, fold: Callable[..., Any]) -> None:

@@ -12,6 +12,7 @@ from ..dtypes import STRING
 from ..registry import op
 from ._copy import copy, normal_axis, strides
 from ._narrow import by_bytes
+from ._shapes import extents
 
 
 def fold_concat(*xs: Array, axis: int) -> Array:
@@ -62,7 +63,7 @@ def split_2(cx: Context, x: Value, *, axis: int = 0, split: Sequence[int] | None
 @by_bytes
 def split_13(cx: Context, x: Value, split: Array | None = None, *, axis: int = 0) -> tuple[Value | None, ...]:
     """As before; the extents are an input."""
-    return split_2(cx, x, axis=axis, split=None if split is None else split.reshape(-1).tolist())
+    return split_2(cx, x, axis=axis, split=None if split is None else extents(cx, "split", split))
 
 
 @op("Split", since=18, host=("split",))
@@ -83,14 +84,14 @@ def split(
     return _parts(cx, x, axis, [max(0, min(part, extent - i * part)) for i in range(num_outputs)])
 
 
-def _parts(cx: Context, x: Value, axis: int, extents: Sequence[int]) -> tuple[Value | None, ...]:
-    if sum(extents) != x.shape[axis] or min(extents, default=0) < 0:
-        cx.fail(f"parts of {list(extents)} do not add up to the {x.shape[axis]} elements of axis {axis} of {x}")
+def _parts(cx: Context, x: Value, axis: int, lengths: Sequence[int]) -> tuple[Value | None, ...]:
+    if sum(lengths) != x.shape[axis] or min(lengths, default=0) < 0:
+        cx.fail(f"parts of {list(lengths)} do not add up to the {x.shape[axis]} elements of axis {axis} of {x}")
     outer, item = x.shape[:axis], strides(x.shape)[axis]
     rows, row = math.prod(outer), x.shape[axis] * item
     parts: list[Value | None] = []
     at = 0
-    for i, extent in enumerate(extents):
+    for i, extent in enumerate(lengths):
         shape, n = (*outer, extent, *x.shape[axis + 1 :]), extent * item
         if x.known is not None:
             parts.append(cx.known(x.known.reshape(rows, row)[:, at : at + n].reshape(shape)))

@@ -16,6 +16,7 @@ from ..registry import op
 from ._copy import copy, fill, normal_axis, only, width
 from ._elementwise import cast
 from ._narrow import pack, unpack
+from ._shapes import extents
 
 # Integers and bools up to this many elements are known to the host, as they may become shapes.
 KNOWN = 4096
@@ -71,7 +72,7 @@ def weight(cx: Context, tensor: Initializer) -> Value:
 @op("ConstantOfShape", host=("shape",))
 def constant_of_shape(cx: Context, shape: Array, *, value: Initializer | None = None) -> Value:
     """One value, 0.0 unless given, repeated."""
-    target = [int(d) for d in shape.reshape(-1)]
+    target = extents(cx, "shape", shape)
     if min(target, default=0) < 0:
         cx.fail(f"shape {target} has a negative dimension")
     if value is None:
@@ -108,7 +109,8 @@ def range_(cx: Context, start: Array, limit: Array, delta: Array, *, stash_type:
         if count <= KNOWN:
             return cx.known(fold_range(start, limit, delta))
     else:
-        span = float((limit - start).item()) / float(step)
+        # The difference is rounded to the type, as in onnxruntime.
+        span = float(start.dtype.type(float(last) - float(first))) / float(step)
         if not math.isfinite(span):
             cx.fail(f"start {first}, limit {last} and delta {step} give no finite count")
         count = max(0, math.ceil(span))

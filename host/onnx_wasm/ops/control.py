@@ -76,13 +76,17 @@ def scan(
     if len(body.outputs) < count:
         cx.fail(f"the body has {len(body.outputs)} outputs, but there are {count} states")
     state, inputs = list(args[:count]), list(args[count:])
-    axes = [_axis(cx, a, x.rank) for a, x in zip(scan_input_axes or [0] * len(inputs), inputs, strict=True)]
-    backward = scan_input_directions or [0] * len(inputs)
+    scans = len(body.outputs) - count
+    input_axes = _each(cx, "scan_input_axes", scan_input_axes, len(inputs))
+    axes = [_axis(cx, a, x.rank) for a, x in zip(input_axes, inputs, strict=True)]
+    backward = _directions(cx, "scan_input_directions", scan_input_directions, len(inputs))
+    output_axes = _each(cx, "scan_output_axes", scan_output_axes, scans)
+    output_backward = _directions(cx, "scan_output_directions", scan_output_directions, scans)
     lengths = {x.shape[a] for x, a in zip(inputs, axes, strict=True)}
     if len(lengths) != 1:
         cx.fail(f"the scan inputs have different lengths {sorted(lengths)}")
     (length,) = lengths
-    outputs: list[list[Value]] = [[] for _ in range(len(body.outputs) - count)]
+    outputs: list[list[Value]] = [[] for _ in range(scans)]
     for i in range(length):
         slices = [
             _take(cx, x, a, length - 1 - i if reverse else i)
@@ -94,11 +98,10 @@ def scan(
             collected.append(_tensor(cx, value))
     stacked = []
     for i, collected in enumerate(outputs):
-        if scan_output_directions and scan_output_directions[i]:
+        if output_backward[i]:
             collected.reverse()
-        axis = scan_output_axes[i] if scan_output_axes else 0
         info = body.outputs[count + i]
-        stacked.append(_stack(cx, collected, axis, info.dtype, info.shape))
+        stacked.append(_stack(cx, collected, output_axes[i], info.dtype, info.shape))
     return (*state, *stacked)
 
 
@@ -151,6 +154,20 @@ def _tensor(cx: Context, item: Item) -> Value:
     if not isinstance(item, Value):
         cx.fail("a body's scan output must be a tensor", UnsupportedModelError)
     return item
+
+
+def _each(cx: Context, name: str, given: Sequence[int] | None, count: int) -> Sequence[int]:
+    """One number for each of the tensors, 0 if none are given."""
+    if given and len(given) != count:
+        cx.fail(f"{name} {list(given)} has {len(given)} elements, must have {count}")
+    return given or [0] * count
+
+
+def _directions(cx: Context, name: str, given: Sequence[int] | None, count: int) -> Sequence[int]:
+    found = _each(cx, name, given, count)
+    if not set(found) <= {0, 1}:
+        cx.fail(f"{name} {list(found)} must be 0, forward, or 1, backward")
+    return found
 
 
 def _axis(cx: Context, axis: int, rank: int) -> int:

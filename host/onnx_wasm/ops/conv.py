@@ -77,6 +77,8 @@ def geometry(
         )
     if min((*strides, *dilations, *kernel), default=1) < 1:
         cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
+    if min(pads) < 0:
+        cx.fail(f"pads {list(pads)} must not be negative")
     extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     before: tuple[int, ...]
     if auto_pad in ("NOTSET", "", "VALID"):
@@ -97,6 +99,31 @@ def geometry(
     return Geometry(tuple(size), tuple(kernel), tuple(output), strides, dilations, before)
 
 
+def check_weights(
+    cx: Context,
+    x: Value,
+    w: Value,
+    b: Value | None,
+    group: int,
+    kernel_shape: Sequence[int] | None,
+    *,
+    transposed: bool = False,
+) -> int:
+    """Check that the weights and the bias of a convolution fit x; the number of channels that they make."""
+    if x.rank < 3 or w.rank != x.rank:
+        form = "[C, M / group, ...]" if transposed else "[M, C / group, ...]"
+        cx.fail(f"X must be [N, C, ...] and W {form}, got {x!r} and {w!r}")
+    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
+        cx.fail(f"kernel_shape {list(kernel_shape)} is not that of W {w!r}")
+    rows, columns = w.shape[0], w.shape[1] * group
+    inputs, outputs = (rows, columns) if transposed else (columns, rows)
+    if group < 1 or inputs != x.shape[1] or rows % group:
+        cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
+    if b is not None and b.shape != (outputs,):
+        cx.fail(f"B must have shape {[outputs]}, got {b!r}")
+    return outputs
+
+
 @op("Conv", since=1)
 @widened
 def conv(
@@ -113,20 +140,12 @@ def conv(
     strides: Sequence[int] | None = None,
 ) -> Value:
     """Convolution of x [N, C, ...] with w [M, C / group, ...]."""
-    if x.rank < 3 or w.rank != x.rank:
-        cx.fail(f"X must be [N, C, ...] and W [M, C / group, ...], got {x!r} and {w!r}")
+    outputs = check_weights(cx, x, w, b, group, kernel_shape)
     if x.dtype != w.dtype or (b is not None and b.dtype != x.dtype):
         cx.fail(f"operands differ in type: {x.dtype} and {w.dtype}")
     if x.dtype not in (F32, F64):
         cx.fail(f"no convolution of type {x.dtype}", UnsupportedModelError)
-    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
-        cx.fail(f"kernel_shape {list(kernel_shape)} is not that of W {w!r}")
     batch, channels = x.shape[:2]
-    outputs, per_group = w.shape[:2]
-    if group < 1 or per_group * group != channels or outputs % group:
-        cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
-    if b is not None and b.shape != (outputs,):
-        cx.fail(f"B must have shape {[outputs]}, got {b!r}")
     g = geometry(cx, x.shape[2:], w.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
     y = cx.out((batch, outputs, *g.output), x.dtype)
     if y.size == 0:

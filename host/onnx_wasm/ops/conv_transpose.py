@@ -15,7 +15,7 @@ from ..dtypes import BF16, F16, F32
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._elementwise import FLOATS, NUMBERS, cast, require, same_type
-from .conv import conv
+from .conv import check_weights, conv
 from .transpose import permute
 
 # What the blocks of one product may take, unless those of a single image take more.
@@ -52,18 +52,10 @@ def conv_transpose(
     strides: Sequence[int] | None = None,
 ) -> Value:
     """Transposed convolution of x [N, C, ...] with w [C, M / group, ...]."""
-    if x.rank < 3 or w.rank != x.rank:
-        cx.fail(f"X must be [N, C, ...] and W [C, M / group, ...], got {x!r} and {w!r}")
+    outputs = check_weights(cx, x, w, b, group, kernel_shape, transposed=True)
     dtype = same_type(cx, *(v for v in (x, w, b) if v is not None))
     require(cx, x, FLOATS)
-    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
-        cx.fail(f"kernel_shape {list(kernel_shape)} is not that of W {w!r}")
-    (batch, channels), per_group = x.shape[:2], w.shape[1]
-    if group < 1 or w.shape[0] != channels or channels % group:
-        cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
-    outputs = per_group * group
-    if b is not None and b.shape != (outputs,):
-        cx.fail(f"B must have shape {[outputs]}, got {b!r}")
+    batch, channels = x.shape[:2]
     g = _geometry(cx, x.shape[2:], w.shape[2:], auto_pad, dilations, output_padding, output_shape, pads, strides)
     if 0 in (batch, outputs, *g.output):
         return cx.out((batch, outputs, *g.output), dtype)
@@ -126,8 +118,10 @@ def _geometry(
         )
     if wanted is not None and len(wanted) != rank:
         cx.fail(f"output_shape {list(wanted)} must have {rank} dimensions")
-    if min((*strides, *dilations, *kernel)) < 1 or min(extra) < 0:
+    if min((*strides, *dilations, *kernel)) < 1:
         cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
+    if min((*extra, *pads)) < 0:
+        cx.fail(f"output_padding {list(extra)} and pads {list(pads)} must not be negative")
     full = [
         s * (n - 1) + e + d * (k - 1) + 1 if n else 0
         for n, k, s, d, e in zip(size, kernel, strides, dilations, extra, strict=True)

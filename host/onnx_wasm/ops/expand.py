@@ -41,6 +41,8 @@ def expand(cx: Context, x: Value, shape: Array) -> Value:
 
 
 def fold_tile(x: Array, repeats: Array) -> Array:
+    if repeats.shape != (x.ndim,):
+        raise ValueError("repeats do not fit")
     return np.tile(x, repeats)
 
 

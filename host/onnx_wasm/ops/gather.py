@@ -168,10 +168,10 @@ def compress(cx: Context, x: Value, condition: Array, *, axis: int | None = None
 @op("ReverseSequence")
 def reverse_sequence(cx: Context, x: Value, sequence_lens: Value, *, batch_axis: int = 1, time_axis: int = 0) -> Value:
     """The first steps of each sequence in reverse order."""
-    if sorted((batch_axis, time_axis)) != [0, 1] or x.rank < 2 or sequence_lens.shape != (x.shape[batch_axis],):
-        cx.fail(
-            f"{x} and {sequence_lens} do not fit batch_axis {batch_axis} and time_axis {time_axis}, which are 0 and 1"
-        )
+    if sorted((batch_axis, time_axis)) != [0, 1]:
+        cx.fail(f"batch_axis {batch_axis} and time_axis {time_axis} must be 0 and 1")
+    if x.rank < 2 or sequence_lens.shape != (x.shape[batch_axis],):
+        cx.fail(f"{sequence_lens} must have one length for each place of {x} on axis {batch_axis}")
     if sequence_lens.dtype is not dtypes.I64:
         cx.fail(f"{sequence_lens} has type {sequence_lens.dtype}, must be int64")
     y = cx.out(x.shape, x.dtype)

@@ -20,10 +20,16 @@ MODES = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
 _Axis = tuple[int, int, int, int]
 
 
+def _is_row(pads: Array) -> bool:
+    return pads.ndim == 1 or (pads.ndim == 2 and len(pads) == 1)
+
+
 def fold_pad(
     x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
     where = range(x.ndim) if axes is None else [int(a) for a in axes]
+    if not _is_row(pads) or len({a % x.ndim for a in where}) != len(where):
+        raise ValueError("pads do not fit")
     amounts = np.zeros((x.ndim, 2), np.int64)
     amounts[list(where)] = pads.reshape(2, -1).T
     if (amounts.sum(1) + x.shape < 0).any():
@@ -66,6 +72,8 @@ def pad(
     """As before, for the axes listed (mode "wrap" since opset 19)."""
     if constant_value is not None and (constant_value.size != 1 or constant_value.dtype != x.dtype):
         cx.fail(f"{constant_value} must be one element of type {x.dtype}")
+    if not _is_row(pads):
+        cx.fail(f"pads has shape {list(pads.shape)}, must have one dimension, or two of which the first is 1")
     where = range(x.rank) if axes is None else normal_axes(cx, axes.reshape(-1).tolist(), x.rank)
     return _pad(cx, x, [int(p) for p in pads.reshape(-1)], where, mode, constant_value)
 
@@ -77,6 +85,8 @@ def center_crop_pad(cx: Context, x: Value, shape: Array, *, axes: Sequence[int] 
     target = [int(d) for d in shape.reshape(-1)]
     if len(target) != len(where):
         cx.fail(f"shape {target} needs an extent for each of {len(where)} axes of {x}")
+    if min(target, default=0) < 0:
+        cx.fail(f"shape {target} must not be negative")
     more = [t - x.shape[a] for t, a in zip(target, where, strict=True)]
     before = [m // 2 if m > 0 else -(-m // 2) for m in more]
     return _pad(cx, x, before + [m - b for m, b in zip(more, before, strict=True)], where, "constant", None)

@@ -227,9 +227,13 @@ def _lp_pool(cx: Context, x: Value, axes: list[Axis], p: int) -> Value:
     return y
 
 
-def _global(cx: Context, reduction: str, x: Value) -> Value:
+def _check_rank(cx: Context, x: Value) -> None:
     if x.rank < 3:
         cx.fail(f"{x} must have a batch, a channel and a spatial dimension")
+
+
+def _global(cx: Context, reduction: str, x: Value) -> Value:
+    _check_rank(cx, x)
     return reduce_to(cx, reduction, x, range(2, x.rank), [*x.shape[:2], *[1] * (x.rank - 2)])
 
 
@@ -251,6 +255,7 @@ def global_max_pool(cx: Context, x: Value) -> Value:
 @widened
 def global_lp_pool(cx: Context, x: Value, *, p: int = 2) -> Value:
     """The p-norm over all spatial dimensions."""
+    _check_rank(cx, x)
     if p in (1, 2):
         return _global(cx, f"ReduceL{p}", x)
     n = math.prod(x.shape[2:])

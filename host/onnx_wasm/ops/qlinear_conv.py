@@ -10,7 +10,7 @@ from ..context import Context, Value
 from ..dtypes import I8, I32, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
-from .conv import Geometry, geometry
+from .conv import Geometry, check_weights, geometry
 from .qlinear import BYTES, FINISH, flip, offsets, padded, scales
 from .quantize import zero_points
 
@@ -55,21 +55,15 @@ def convolve(
     strides: Sequence[int] | None = None,
 ) -> Value:
     """(x - x_zero) convolved with (w - w_zero), plus bias, times x's scale * w's scale / y's scale."""
-    if x.rank < 3 or w.rank != x.rank:
-        cx.fail(f"X must be [N, C, ...] and W [M, C / group, ...], got {x!r} and {w!r}")
+    outputs = check_weights(cx, x, w, bias, group, kernel_shape)
     if x.dtype not in BYTES or w.dtype not in BYTES or dtype not in FINISH:
         cx.fail(f"no convolution of {x.dtype} and {w.dtype} to {dtype}", UnsupportedModelError)
     if x.rank > 5:
         cx.fail(f"{x.rank - 2} spatial dimensions; at most 3 are supported", UnsupportedModelError)
     zero_points(cx, (x, x_zero), (w, w_zero))
-    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
-        cx.fail(f"kernel_shape {list(kernel_shape)} is not that of W {w!r}")
+    if bias is not None and bias.dtype is not I32:
+        cx.fail(f"B must be int32, got {bias!r}")
     batch, channels = x.shape[:2]
-    outputs, per_group = w.shape[:2]
-    if group < 1 or per_group * group != channels or outputs % group:
-        cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
-    if bias is not None and (bias.shape != (outputs,) or bias.dtype is not I32):
-        cx.fail(f"B must be int32{[outputs]}, got {bias!r}")
     if x_zero is not None and x_zero.size != 1:
         cx.fail(f"the zero point of x must be a scalar, got {x_zero!r}")
     for v in (w_zero, None if scale is None else scale[1]):

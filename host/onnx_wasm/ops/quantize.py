@@ -31,6 +31,8 @@ def as_f32(cx: Context, x: Value) -> Value:
         return x
     if x.dtype.short in SMALL_FLOATS or x.dtype.short == "f8e8m0":
         return decode(cx, x)
+    if not x.dtype.is_float:
+        cx.fail(f"{x!r} must be of a float type")
     return _elementwise.cast(cx, x, F32)
 
 

@@ -267,14 +267,8 @@ def hardmax(cx: Context, x: Value, *, axis: int = -1) -> Value:
 @widened
 def hardmax_flat(cx: Context, x: Value, *, axis: int = 1) -> Value:
     """Hardmax over all axes from ``axis`` on."""
-    return _hardmax(cx, x, math.prod(x.shape[flat_axis(cx, axis, x.rank) :]), 1)
-
-
-def flat_axis(cx: Context, axis: int, rank: int) -> int:
-    """The axis from which on a form before opset 13 flattens; it may be the rank."""
-    if not -rank <= axis <= rank:
-        cx.fail(f"axis {axis} out of range [{-rank}, {rank}]")
-    return axis + rank if axis < 0 else axis
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    return _hardmax(cx, x, math.prod(x.shape[axis:]), 1)
 
 
 def _hardmax(cx: Context, x: Value, n: int, inner: int) -> Value:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,8 @@ class Sampling:
     exclude_outside: bool = False
     antialias: bool = False
     extrapolation_value: float = 0.0
+    precise: bool = False
+    """Coordinates are of f64."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,9 @@ def _scaled(
     for i, (axis, scale) in enumerate(zip(order, scales.astype(np.float32), strict=True)):
         if not 0 < scale < math.inf:
             cx.fail(f"scale {scale} of axis {axis} is not a positive number")
-        length = scale * np.float32(x.shape[axis])
-        found.append(Axis(axis, int(length), float(scale), float(length), (0.0, 1.0) if bounds is None else bounds[i]))
+        size = scale * np.float32(x.shape[axis])
+        length = float(scale) * x.shape[axis] if x.dtype is F64 else float(size)
+        found.append(Axis(axis, int(size), float(scale), length, (0.0, 1.0) if bounds is None else bounds[i]))
     return found
 
 
@@ -181,14 +184,17 @@ def _sized(
     if policy not in _POLICIES:
         cx.fail(f"keep_aspect_ratio_policy {policy!r} is none of {', '.join(_POLICIES)}")
     targets = [int(s) for s in sizes]
-    scales = [np.float32(t) / np.float32(max(x.shape[a], 1)) for t, a in zip(targets, order, strict=True)]
+    scales = [t / max(x.shape[a], 1) for t, a in zip(targets, order, strict=True)]
     if policy != "stretch" and scales:
-        scale = min(scales) if policy == "not_larger" else max(scales)
-        scales = [scale] * len(order)
-        targets = [math.floor(float(scale) * x.shape[a] + 0.5) for a in order]
-    lengths = targets if policy == "stretch" else [float(s) * x.shape[a] for s, a in zip(scales, order, strict=True)]
+        best = scales.index(min(scales) if policy == "not_larger" else max(scales))
+        target, size = targets[best], max(x.shape[order[best]], 1)
+        scales = [scales[best]] * len(order)
+        targets = [(2 * target * x.shape[a] + size) // (2 * size) for a in order]
+    if x.dtype is not F64:
+        scales = [float(np.float32(s)) for s in scales]
+    lengths = targets if policy == "stretch" else [s * x.shape[a] for s, a in zip(scales, order, strict=True)]
     return [
-        Axis(axis, targets[i], float(scales[i]), float(lengths[i]), (0.0, 1.0) if bounds is None else bounds[i])
+        Axis(axis, targets[i], scales[i], float(lengths[i]), (0.0, 1.0) if bounds is None else bounds[i])
         for i, axis in enumerate(order)
     ]
 
@@ -210,9 +216,9 @@ def _resize(cx: Context, x: Value, axes: Sequence[Axis], sampling: Sampling) -> 
         return _nearest(cx, x, changed, sampling)
     if x.dtype.short not in NUMBERS and x.dtype is not BOOL:
         cx.fail(f"no interpolation of type {x.dtype}", UnsupportedModelError)
-    # Weights of f64 add up to exactly 1, so that a surface of one integer stays one.
+    # Weights of f64 made of coordinates of f32 add up to exactly 1, so that a surface of one integer stays one.
     wide = x.dtype is F64 or x.dtype.is_integer
-    y = _weighted(cx, cast(cx, x, F64 if wide else F32), changed, sampling)
+    y = _weighted(cx, cast(cx, x, F64 if wide else F32), changed, replace(sampling, precise=x.dtype is F64))
     if sampling.mode == _MODES["cubic"] and x.dtype.short in INTEGERS and x.dtype.bits < 32:
         # Cubic sums leave the type's range, and a cast to these types would wrap.
         low, high = (
@@ -233,7 +239,7 @@ def _table(cx: Context, a: Axis, size: int, step: int, dtype: DType, sampling: S
     weight = cx.out((taps, padded), dtype) if sampling.mode else None
     outside = cx.out((a.size,), U8) if sampling.transform == _TRANSFORMS["tf_crop_and_resize"] else None
     cx.emit(
-        "resize_table",
+        f"resize_table_{'f64' if sampling.precise else 'f32'}",
         units=padded,
         index=index,
         weight=weight,

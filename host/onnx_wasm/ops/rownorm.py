@@ -56,7 +56,7 @@ def _normalize(
     row = _trimmed(x.shape[axis:])
     dense = True
     for name, p in (("scale", scale), ("bias", bias)):
-        if p is None or _trimmed(p.shape) == row:
+        if p is None or (p.rank <= x.rank and _trimmed(p.shape) == row):
             continue
         dense = False
         if p.rank > x.rank or any(d not in (1, n) for d, n in zip(p.shape[::-1], x.shape[::-1], strict=False)):

@@ -48,6 +48,9 @@ def sequence_at(cx: Context, sequence: TensorSequence, position: Value) -> Steps
 def sequence_insert(cx: Context, sequence: TensorSequence, tensor: Value, position: Value | None = None) -> Steps:
     """The sequence with a tensor more, at a place or at the end."""
     elements = list(sequence.elements)
+    held = elements[0].dtype if elements else sequence.dtype
+    if held not in (None, tensor.dtype):
+        cx.fail(f"the tensor is {tensor.dtype}, the sequence holds {held}")
     at = len(elements)
     if position is not None:
         at = _position(cx, only(cx, "position", (yield position)), -len(elements), len(elements) + 1)

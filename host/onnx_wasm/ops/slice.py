@@ -11,6 +11,7 @@ from ..dtypes import STRING
 from ..registry import op
 from ._copy import Dim, collapse, copy, normal_axes, strides
 from ._narrow import by_bytes
+from ._shapes import extents
 
 
 def _places(extent: int, start: int, end: int, step: int) -> range:
@@ -21,9 +22,13 @@ def _places(extent: int, start: int, end: int, step: int) -> range:
 
 
 def fold_slice(x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
-    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        axis = i if axes is None else int(axes[i])
-        picked = _places(x.shape[axis], start, end, 1 if steps is None else int(steps[i]))
+    count = len(starts)
+    places = range(count) if axes is None else axes.tolist()
+    every = [1] * count if steps is None else steps.tolist()
+    if len({p % x.ndim for p in places}) != count:
+        raise ValueError("axes do not fit")
+    for axis, start, end, step in zip(places, starts.tolist(), ends.tolist(), every, strict=True):
+        picked = _places(x.shape[axis], start, end, step)
         x = np.take(x, np.array(picked, np.int64), axis)
     return x
 
@@ -47,7 +52,8 @@ def slice_(
     cx: Context, x: Value, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Value:
     """As before, all as inputs, and with steps, which may be negative."""
-    bounds = [None if a is None else [int(v) for v in a.reshape(-1)] for a in (starts, ends, axes, steps)]
+    given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+    bounds = [None if a is None else extents(cx, name, a) for name, a in given.items()]
     return _slice(cx, x, bounds[0] or [], bounds[1] or [], bounds[2], bounds[3])
 
 

@@ -9,7 +9,7 @@ from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._widen import widened
-from .reduce import UNIT, flat_axis, normalize_axes
+from .reduce import UNIT, normalize_axes
 
 
 @op("Softmax", "LogSoftmax", since=13)
@@ -24,7 +24,8 @@ def softmax(cx: Context, x: Value, *, axis: int = -1) -> Value:
 @widened
 def softmax_flat(cx: Context, x: Value, *, axis: int = 1) -> Value:
     """Softmax over all axes from ``axis`` on."""
-    n = math.prod(x.shape[flat_axis(cx, axis, x.rank) :])
+    (axis,) = normalize_axes(cx, (axis,), x.rank)
+    n = math.prod(x.shape[axis:])
     return softmax_over(cx, cx.node.op_type.lower(), x, n, 1)
 
 
