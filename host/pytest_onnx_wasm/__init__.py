@@ -10,7 +10,6 @@ import gc
 import traceback
 import warnings
 from collections.abc import Generator, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +28,7 @@ _SIZES = ("maximum", "initial", "memory_maximum", "quarantine")
 _OPTIONS = {*_SIZES, "policy", "debug", "variant"}
 _CHECKS = {"no_growth": False, "no_leak": True}
 _passed = pytest.StashKey[bool]()
-_traceback = pytest.StashKey[TracebackType]()
+_error = pytest.StashKey[BaseException]()
 _runtime = pytest.StashKey["Runtime"]()
 
 
@@ -56,13 +55,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
-    if report.when == "call":
-        item.stash[_passed] = report.passed
-        if call.excinfo is not None:
-            item.stash[_traceback] = call.excinfo.tb
     runtime = item.stash.get(_runtime, None)
-    if report.failed and runtime is not None and not runtime.closed:
-        report.sections.append(("wasm heap", _state(runtime)))
+    if runtime is not None:
+        if report.when == "call":
+            item.stash[_passed] = report.passed
+        if call.excinfo is not None:
+            item.stash[_error] = call.excinfo.value
+        if report.failed and not runtime.closed:
+            report.sections.append(("wasm heap", _state(runtime)))
     return report
 
 
@@ -86,7 +86,10 @@ def wasm_runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
             _check(runtime, growths, checks)
     finally:
         del item.stash[_runtime]
-        _close(runtime, item.stash.get(_traceback, None))
+        error = item.stash.get(_error, None)
+        if error is not None:
+            del item.stash[_error]
+        _close(runtime, error)
 
 
 def _make(item: pytest.Item) -> tuple[Runtime, dict[str, bool]]:
@@ -160,7 +163,7 @@ def _state(runtime: Runtime) -> str:
         return f"it cannot be read: {error}"
 
 
-def _close(runtime: Runtime, failure: TracebackType | None) -> None:
+def _close(runtime: Runtime, failure: BaseException | None) -> None:
     from onnx_wasm.errors import LeaseError
 
     with warnings.catch_warnings():
@@ -170,8 +173,20 @@ def _close(runtime: Runtime, failure: TracebackType | None) -> None:
             runtime.close()
         except LeaseError:
             # Views in the frames of a test that failed, which has been reported.
-            traceback.clear_frames(failure)
+            _clear_frames(failure)
             gc.collect()
             # Where something else keeps a view, the runtime ends with that.
             with contextlib.suppress(LeaseError):
                 runtime.close()
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Let go what an error and those before it keep alive by the variables of their frames."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            # Until Python 3.12 a dict of the variables, once somebody has asked for it, is kept until it is read again.
+            dict(frame.f_locals)
+        error = error.__cause__ or error.__context__
