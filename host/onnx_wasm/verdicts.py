@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .blocks import Block
@@ -195,7 +195,8 @@ class LeakReport:
 def forgotten_lines(things: Iterable[BlockInfo | SessionInfo]) -> list[str]:
     """Lines that say what Python has collected before anybody disposed of it; none where that is nothing."""
     things = list(things)
-    tensors = [t for t in things if isinstance(t, BlockInfo)]
+    # Views that were on their way out at the time say nothing.
+    tensors = [replace(t, views=()) for t in things if isinstance(t, BlockInfo)]
     sessions = [t for t in things if isinstance(t, SessionInfo)]
     if not things:
         return []
