@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def project(operators: None, pytester: pytest.Pytester, monkeypatch: pytest.Monk
     # Where the package runs from the checkout, processes in another folder must find it too.
     package = str(Path(onnx_wasm.__file__).parent.parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
-    # The plugin is an entry point where the package is installed; naming it changes nothing there. That of hypothesis
-    # takes seconds.
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p pytest_onnx_wasm -p no:hypothesispytest")
+    # Where the package is installed pytest finds the plugin by itself. That of hypothesis takes seconds.
+    found = entry_points(group="pytest11", name="pytest_onnx_wasm")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{'' if found else '-p pytest_onnx_wasm '}-p no:hypothesispytest")
     return pytester

@@ -29,7 +29,9 @@ def test_tensors_and_sessions_that_python_collected() -> None:
         numbers(3, runtime)
         ort.InferenceSession.create(graphs.mlp(), runtime=runtime)
         gc.collect()
-        tensor, session = runtime.forgotten
+        forgotten = runtime.forgotten
+        assert len(forgotten) == 2
+        tensor, session = forgotten
         assert isinstance(tensor, BlockInfo)
         assert (tensor.nbytes, tensor.tag, tensor.owner) == (12, "user", "Tensor")
         assert re.fullmatch(rf"{re.escape(__file__)}:\d+", tensor.site)
