@@ -335,6 +335,7 @@ def test_replay_finds_the_first_difference(capsys: pytest.CaptureFixture[str], t
         ({"op": [0, 1]}, r"its columns have different lengths [2, 3]"),
         ({"meta": {"start": {}}}, "not a recording of an allocator"),
         ({"meta": {"start": {"top": None, "top_size": 0, "brk": 8, "memory": 16 << 20}}}, "begins with break 8"),
+        ({"meta": {"start": {"top": None, "top_size": 0, "brk": 8, "memory": 0}}}, "no heap is as its meta.start"),
     ],
 )
 def test_what_is_no_recording(

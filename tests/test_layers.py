@@ -15,11 +15,11 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
-    {"errors", "heap_layout", "build", "order", "process", "heap_events"},
+    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture"},
     {"dtypes", "engine", "options"},
     {"model", "env", "heap_view", "blocks", "gate", "memory_info", "debug_heap", "heap_log", "heap_map"},
-    {"allocator", "verdicts", "heap_policy", "heap_svg"},
-    {"heap"},
+    {"allocator", "verdicts", "heap_policy", "heap_timeline"},
+    {"heap", "heap_svg"},
     {"context", "trace", "tensor", "testing"},
     {"whatif"},
     {"registry", "faults", "feeds", "functions", "signatures"},
@@ -58,6 +58,7 @@ HEAP_SIDE = {
     "heap_events",
     "heap_map",
     "heap_svg",
+    "heap_timeline",
     "blocks",
     "gate",
     "memory_info",

@@ -101,6 +101,26 @@ def test_closing_a_runtime_gives_its_memory_back_to_the_process() -> None:
     assert resident() - before < 32 << 20
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to see the process's memory")
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
+def test_a_thousand_runtimes_leave_the_process_as_it_was(debug: bool) -> None:
+    data, x = graphs.mlp(2), np.ones((2, 16), np.float32)
+
+    def one() -> None:
+        with ort.Runtime(debug=debug) as runtime:
+            with ort.InferenceSession.create(data, runtime=runtime) as session:
+                session.run({"x": x})["y"].dispose()
+
+    for _ in range(20):
+        one()
+    gc.collect()
+    before = resident()
+    for _ in range(1000):
+        one()
+    gc.collect()
+    assert resident() - before < 8 << 20
+
+
 def test_plans_are_kept_by_input_shape(runtime: ort.Runtime) -> None:
     data = graphs.mlp()
     with ort.InferenceSession.create(data, runtime=runtime, max_plans=2) as session:

@@ -134,8 +134,17 @@ def test_a_recording_may_bring_its_policy() -> None:
 
 @pytest.mark.parametrize("policy", [{"limit": 3}, {"maximum": 1}, {"maximum": "much"}, ["maximum"], {"maximum": 3e7}])
 def test_a_policy_that_is_none_is_an_error_of_the_recording(policy: Any) -> None:
-    with pytest.raises(InvalidTraceError, match=r"made: meta\.policy is no policy of a heap"):
+    with pytest.raises(InvalidTraceError, match=r"made: no heap is as its meta\.start and policy say"):
         as_recorded(made(TENSORS, policy=policy))
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit"), [(0, None), ("16 MiB", None), (1 << 33, None), (16 * MIB, 8 * MIB), (16 * MIB, "8 MiB")]
+)
+def test_a_start_that_no_heap_can_have(memory: Any, limit: Any) -> None:
+    recording = made(TENSORS, dataclasses.replace(NEW, memory=memory))
+    with pytest.raises(InvalidTraceError, match="no heap is as its"):
+        as_recorded(dataclasses.replace(recording, engine_limit=limit))
 
 
 def test_a_row_as_json() -> None:

@@ -21,6 +21,7 @@ from .errors import (
     FeedTypeError,
     HeapCorruptionError,
     HeapMemoryError,
+    HeapPointerError,
     InvalidModelError,
     InvalidTraceError,
     KernelTrapError,
@@ -30,18 +31,23 @@ from .errors import (
     OnnxWasmError,
     ShapeError,
     UnsupportedModelError,
+    UseAfterDisposeError,
 )
-from .heap import Runtime, default_runtime, memory
+from .heap import Runtime, default_runtime, memory, use_runtime
+from .heap_events import HeapEvent
+from .heap_policy import PRESETS, HeapPolicy
 from .heap_view import HeapView
 from .memory_info import Growth, MemoryInfo
 from .options import SessionOptions
 from .program import ProfileEvent
 from .session import InferenceSession, PlanInfo, ValueMetadata
 from .tensor import Tensor
+from .verdicts import HeapDiff, LeakReport, Snapshot
 
 __version__ = VERSION
 
 __all__ = [
+    "PRESETS",
     "Block",
     "CancelledError",
     "DetachedViewError",
@@ -51,12 +57,17 @@ __all__ = [
     "FeedTypeError",
     "Growth",
     "HeapCorruptionError",
+    "HeapDiff",
+    "HeapEvent",
     "HeapMemoryError",
+    "HeapPointerError",
+    "HeapPolicy",
     "HeapView",
     "InferenceSession",
     "InvalidModelError",
     "InvalidTraceError",
     "KernelTrapError",
+    "LeakReport",
     "LeaseError",
     "MemoryInfo",
     "NodeIndexError",
@@ -67,10 +78,13 @@ __all__ = [
     "Runtime",
     "SessionOptions",
     "ShapeError",
+    "Snapshot",
     "Tensor",
     "UnsupportedModelError",
+    "UseAfterDisposeError",
     "ValueMetadata",
     "default_runtime",
     "env",
     "memory",
+    "use_runtime",
 ]

@@ -34,6 +34,7 @@ class Allocator:
         self._words: NDArray[np.uint32] = memory.view(np.uint32)
         self._trace = trace
         self._logged_growths = 0
+        self._noncontiguous = False
         self._events: EventLog | None = None
         self._recorder: Recorder | None = None
         self._debug_peak = 0
@@ -73,12 +74,15 @@ class Allocator:
         return tuple(Growth(*log[i % layout.GROWTH_ENTRIES].tolist()) for i in kept)
 
     def enough(self, nbytes: int) -> int:
-        """The size of linear memory at which a block as ORT allocates a tensor would have fitted, all else equal."""
+        """The size of linear memory at which the block, as ORT allocates a tensor, would have fitted, that has just
+        failed."""
         size = nbytes if self.debug is None else padded(nbytes)
         rounded = -(-max(size, 1) // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
         # The chunk that memalign asks for, and what extend_top asks the system for (wasm/heap.wat.j2).
         chunk = _chunk(_chunk(rounded) + TENSOR_ALIGNMENT + 12)
-        missing = chunk if self.word(layout.NONCONTIGUOUS) else chunk - self.word(layout.TOP_SIZE)
+        # A first failure makes all later asks larger, but was not larger itself.
+        missing = chunk if self._noncontiguous else chunk - self.word(layout.TOP_SIZE)
+        self._noncontiguous = bool(self.word(layout.NONCONTIGUOUS))
         ask = -(-(max(missing, 0) + _FOOT + 8) // _UNIT) * _UNIT
         return -(-(self.word(layout.BRK) + ask) // PAGE) * PAGE
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 Tag = Literal["weights", "activations", "input", "output", "tape", "user"]
 _tokens = itertools.count()
+_now = time.monotonic
 _serials = itertools.count(1)
 _PACKAGE = str(Path(__file__).parent)
 
@@ -44,7 +45,7 @@ class Block:
         """The Python line that made it, when the runtime traces allocations."""
         self.serial = next(_serials)
         """Blocks are numbered in the order in which they were made."""
-        self.made = time.monotonic()
+        self.made = _now()
         self._holders: set[int] | None = None
         self._leases: dict[int, str] | None = None
         self.dropped = ""

@@ -10,13 +10,14 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from . import dtypes, engine, inputs, registry, report, trace
+from . import cli_args, cli_heap, dtypes, engine, inputs, registry, report
 from .env import VERSION
 from .errors import FeedError, OnnxWasmError, ShapeError
 from .heap import Runtime
@@ -68,13 +69,10 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run a model; show its outputs, times and heap")
     run.add_argument("model", metavar="MODEL")
+    cli_args.add_feeds(run)
     run.add_argument(
-        "--input", type=_named_file, action="append", metavar="NAME=FILE.npy", help="an input; random without"
+        "--runs", type=cli_args.positive, default=10, metavar="N", help="runs after the first (default 10)"
     )
-    run.add_argument(
-        "--shape", type=_named_shape, action="append", metavar="NAME=1,3,224,224", help="shape of a random input"
-    )
-    run.add_argument("--runs", type=_positive, default=10, metavar="N", help="runs after the first (default 10)")
     run.add_argument("--save", metavar="OUT.npz", help="write the outputs of the last run to a file")
     run.add_argument("--json", action="store_true", help="print one JSON object")
     run.add_argument(
@@ -83,13 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--variant", choices=("relaxed", "strict"), default="relaxed", help="of the module (default relaxed)"
     )
+    run.add_argument(
+        "--record", metavar="OUT.npz", help="write every call of the allocator to a file, for heap replay and whatif"
+    )
+    cli_args.add_policy(run, several=False)
     run.set_defaults(command=_run, parser=run)
 
-    heap = commands.add_parser("heap", help="the allocator")
-    actions = heap.add_subparsers(required=True, metavar="ACTION")
-    replay = actions.add_parser("replay", help="replay recordings of an allocator; exit 1 at the first difference")
-    replay.add_argument("traces", nargs="+", metavar="TRACE.npz")
-    replay.set_defaults(command=_replay)
+    cli_heap.add(commands)
 
     info = commands.add_parser("info", help="versions, kernels and operators")
     info.add_argument("--json", action="store_true", help="print one JSON object")
@@ -97,66 +95,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
-
-
-def _named_file(text: str) -> tuple[str, str]:
-    name, _, file = text.partition("=")
-    if not name or not file:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE.npy")
-    return name, file
-
-
-def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, dims = text.rpartition("=")
-    if not name or not dims:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZES")
-    try:
-        shape = tuple(int(d) for d in dims.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: not whole numbers separated by commas") from None
-    if min(shape) < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: dimensions must not be negative")
-    return name, shape
-
-
-def _given(args: argparse.Namespace) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
-    """Files and shapes by input."""
-    for option, items in (("--input", args.input), ("--shape", args.shape)):
-        names = [name for name, _ in items or ()]
-        for name in names:
-            if names.count(name) > 1:
-                args.parser.error(f"{option} gives {name!r} more than once")
-    files, shapes = dict(args.input or ()), dict(args.shape or ())
-    for name in files.keys() & shapes.keys():
-        args.parser.error(f"--input and --shape both give {name!r}; a file has its own shape")
-    return files, shapes
-
-
-def _writable(text: str) -> Path:
-    """Where the outputs will be written."""
+def _writable(option: str, text: str) -> Path:
+    """The file that an option names, which will be written."""
     path = Path(text if text.endswith(".npz") else f"{text}.npz")
     if not path.parent.is_dir():
-        raise OnnxWasmError(f"--save {text}: {path.parent} is no folder")
+        raise OnnxWasmError(f"{option} {text}: {path.parent} is no folder")
     if Path(text).is_dir() or path.is_dir():
-        raise OnnxWasmError(f"--save {text}: this is a folder; give the name of a file")
+        raise OnnxWasmError(f"{option} {text}: this is a folder; give the name of a file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OnnxWasmError(f"--save {text}: {path} cannot be written")
+        raise OnnxWasmError(f"{option} {text}: {path} cannot be written")
     return path
 
 
 def _run(args: argparse.Namespace) -> int:
-    files, shapes = _given(args)
-    save = _writable(args.save) if args.save else None
+    files, shapes = cli_args.given(args)
+    save = _writable("--save", args.save) if args.save else None
+    record = _writable("--record", args.record) if args.record else None
     planned = not args.no_mem_pattern
-    with Runtime(variant=args.variant) as runtime:
+    with (
+        Runtime(variant=args.variant, policy=cli_args.policy(args), record=record is not None) as runtime,
+        ExitStack() as end,
+    ):
+        if record is not None:
+            # Also where memory does not suffice: that is what one wants to look at.
+            end.callback(runtime.save_recording, record, model=Path(args.model).name, memory_pattern=planned)
         started = time.perf_counter()
         with InferenceSession.create(args.model, runtime=runtime, enable_mem_pattern=planned) as session:
             created = (time.perf_counter() - started) * 1e3
@@ -191,6 +153,7 @@ def _run(args: argparse.Namespace) -> int:
         },
         "heap": report.heap(memory, plan, planned=planned, file_bytes=Path(args.model).stat().st_size),
         "saved": None if save is None else str(save),
+        "recorded": None if record is None else str(record),
     }
     if save is not None:
         report.save(save, {n: o.array for n, o in outputs.items()})
@@ -200,6 +163,8 @@ def _run(args: argparse.Namespace) -> int:
         print("\n".join(report.result_lines(found)))
         if save is not None:
             print(f"\noutputs written to {save}")
+        if record is not None:
+            print(f"\ncalls of the allocator written to {record}")
     return 0
 
 
@@ -220,27 +185,6 @@ def _time(session: InferenceSession, feeds: Mapping[str, Any], runs: int) -> tup
         if progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
     return times, results
-
-
-def _replay(args: argparse.Namespace) -> int:
-    calls = 0
-    started = time.perf_counter()
-    for path in args.traces:
-        recording = trace.load(path)
-        heap = trace.ModuleHeap(recording)
-        try:
-            result = trace.replay(recording, heap, stop=True)
-        finally:
-            heap.close()
-        calls += result.calls
-        if result.first is not None:
-            first = result.first
-            print(f"{Path(path).name}: call {first.call}, {first.op} {first.arg}: (address, memory, break)")
-            print(f"  recorded {first.expected}\n  here     {first.got}")
-            return 1
-        print(f"{result.name:20} {result.calls:8,} calls, 0 differences", flush=True)
-    print(f"{len(args.traces)} files, {calls:,} calls, 0 differences in {time.perf_counter() - started:.1f} s")
-    return 0
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -147,6 +147,7 @@ class DebugHeap:
         views of them live: address, where that was, where the views were made. Raises HeapCorruptionError that names
         the blocks."""
         wrong, self.found_late = self.found_late, []
+        wrong += [m for m in [self._written_at_null()] if m]
         wrong += [m for m in map(self._broken, self.blocks.values()) if m]
         wrong += [m for m in map(self._written_after_free, self.quarantine.values()) if m]
         for address, place, views in outlived:
@@ -170,6 +171,7 @@ class DebugHeap:
 
     def _mend(self) -> None:
         """Write all guards and patterns anew: a fault is reported once."""
+        self._memory[:GUARD] = 0
         for block in self.blocks.values():
             self._memory[block.address - GUARD : block.address] = _FENCES[:GUARD]
             end = block.address + block.nbytes
@@ -209,6 +211,11 @@ class DebugHeap:
     def _written_after_free(self, block: Guarded) -> str:
         return self._changed(block, "write after free")
 
+    def _written_at_null(self) -> str:
+        """Nothing ever writes there, but a page that takes the 0 of a failed ``_malloc`` for an address."""
+        bad = np.flatnonzero(self._memory[:GUARD])
+        return f"write through a null pointer: {bad.size} bytes from address {int(bad[0])} on" if bad.size else ""
+
     def _changed(self, block: Guarded, what: str) -> str:
         whole = block.nbytes // 4 * 4
         words = self._memory[block.address : block.address + whole].view(np.uint32)
@@ -243,12 +250,12 @@ class CheckedView(np.ndarray[Any, Any]):
     _block: Any
 
     def __array_finalize__(self, obj: Any) -> None:
-        self._block = getattr(obj, "_block", None)
+        # A copy has memory of its own.
+        self._block = None if self.flags.owndata else getattr(obj, "_block", None)
 
     def _look(self) -> None:
-        block = getattr(self, "_block", None)
-        # A copy has memory of its own.
-        if block is not None and self.base is not None and block.dropped:
+        block = self._block
+        if block is not None and block.dropped:
             made = f", made at {block.site}" if block.site else ""
             views = f"; the view was made at {', '.join(dict.fromkeys(block.views))}" if block.views else ""
             raise UseAfterDisposeError(

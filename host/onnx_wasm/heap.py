@@ -155,7 +155,8 @@ class Runtime:
         # ORT allocates nothing for a tensor of no bytes.
         address = 0
         if nbytes:
-            self._check_open()
+            if self._closed:
+                self._check_open()
             address = self._allocator.take(nbytes, tag, owner)
             if not address:
                 raise self._out_of_memory(nbytes, f"{owner} ({tag})" if owner else tag)
@@ -172,7 +173,7 @@ class Runtime:
         """Free a block that nothing holds, once; while views of it live, the last of them does it. The gate must be
         held."""
         with self._ends:
-            if self._blocks.get(block.address) is block and not block.leases:
+            if self._blocks.get(block.address) is block and not block._leases:
                 del self._blocks[block.address]
                 self._allocator.give(block.address, block.nbytes, block.tag, block.owner)
 
@@ -193,7 +194,7 @@ class Runtime:
     def _give_back(self, block: Block, *, quietly: bool = False) -> None:
         """Free a block that nothing keeps, now or as soon as the module is free. Where finalisers do it, ``quietly``,
         the next `heap_check` tells what the debug heap finds."""
-        if block.holders or block.leases:
+        if block._holders or block._leases:
             return
         self._pending.append(block)
         try:

@@ -186,7 +186,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _ORT_WEB.with_(linear_step=16 * MIB),
             "A build with MEMORY_GROWTH_LINEAR_STEP=16MB: memory grows by 16 MiB, or by what is needed",
             f"The example of that setting in {_SETTINGS}, and what Unity recommends, "
-            "https://docs.unity3d.com/ScriptReference/PlayerSettings.WebGL-linearMemoryGrowthStep.html",
+            "https://docs.unity.cn/2023.2/Documentation/ScriptReference/PlayerSettings.WebGL-linearMemoryGrowthStep.html",
         ),
     }
 )

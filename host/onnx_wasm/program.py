@@ -332,7 +332,7 @@ class Program:
         if events is None:
             return runtime._execute(start, end)
         starts = [start + 4 * s for s in encoded.starts]
-        for record, here, there in zip(encoded.records, starts, [*starts[1:], end], strict=True):
+        for record, here, there in zip(encoded.records, starts, [*starts, end][1:], strict=True):
             before = time.perf_counter()
             status = runtime._execute(here, there)
             spent = (time.perf_counter() - before) * 1e3
@@ -348,7 +348,7 @@ class Program:
         runtime, encoded, first = self._core.runtime, segment.tape, segment.block.address
         allocator, words, events = runtime._allocator, self._words(segment), self._core.events
         by_address = {a.address: a for a in segment.allocations.values()}
-        ends = [*encoded.starts[1:], encoded.end]
+        ends = [*encoded.starts, encoded.end][1:]
         for i, (record, here, there) in enumerate(zip(encoded.records, encoded.starts, ends, strict=True)):
             kernel = int(words[here]) & 0xFFFF
             before = time.perf_counter()

@@ -121,17 +121,15 @@ def recorded_policy(trace: Trace) -> HeapPolicy:
     """Limits and growth of the recorded heap: ``meta["policy"]`` (fields of `HeapPolicy`), else onnxruntime-web's.
 
     Its first size is that of the recording's start, and ``engine_limit`` is the engine's limit. Raises
-    InvalidTraceError for a ``policy`` that is none.
+    InvalidTraceError where that is no policy that a heap can have.
     """
-    found = trace.meta.get("policy", {})
     try:
-        policy = HeapPolicy(**{**found, "initial": trace.start.memory})
-        if found:
-            policy.validate()
+        policy = HeapPolicy(**{**trace.meta.get("policy", {}), "initial": trace.start.memory})
+        if trace.engine_limit is not None:
+            policy = policy.with_(memory_maximum=trace.engine_limit // PAGE * PAGE)
+        policy.validate()
     except (TypeError, ValueError) as error:
-        raise InvalidTraceError(f"{trace.name}: meta.policy is no policy of a heap: {error}") from None
-    if trace.engine_limit is not None:
-        policy = policy.with_(memory_maximum=trace.engine_limit // PAGE * PAGE)
+        raise InvalidTraceError(f"{trace.name}: no heap is as its meta.start and policy say: {error}") from None
     return policy
 
 

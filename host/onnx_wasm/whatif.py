@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from . import heap_layout as layout
-from .env import ORT_WEB_HEAP_BASE
 from .errors import InvalidTraceError
 from .heap_policy import HeapPolicy
 from .trace import ALIGNED, FREE, MALLOC, TENSOR, TENSOR_ALIGNMENT, ModuleHeap, Trace, begin, operation, recorded_policy
@@ -87,7 +86,7 @@ def _row(trace: Trace, name: str, policy: HeapPolicy) -> WhatIf:
         if not begin(trace, heap):
             return dataclasses.replace(refused, refused="it cannot hold what was in use when the recording began")
         # Breaks are comparable from one base only: the first is rounded up to a multiple of 4,096.
-        if policy.heap_base == _recorded_base(trace) and heap.brk() != trace.start.brk:
+        if policy.heap_base == recorded_policy(trace).heap_base and heap.brk() != trace.start.brk:
             raise InvalidTraceError(
                 f"{trace.name} begins with break {trace.start.brk}, which is not that of a new heap: {heap.brk()}"
             )
@@ -97,10 +96,6 @@ def _row(trace: Trace, name: str, policy: HeapPolicy) -> WhatIf:
         return WhatIf(name, policy, calls, peak, heap.memory_size(), growths, failure)
     finally:
         heap.close()
-
-
-def _recorded_base(trace: Trace) -> int:
-    return int(trace.meta.get("policy", {}).get("heap_base", ORT_WEB_HEAP_BASE))
 
 
 def _replay(trace: Trace, heap: ModuleHeap) -> int:

@@ -1,0 +1,327 @@
+"""Snapshots, leak reports, the log of events, recordings, and what an out-of-memory error says."""
+
+from __future__ import annotations
+
+import gc
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphs
+import onnx_wasm as ort
+from onnx_wasm import trace
+from onnx_wasm.heap_events import HeapEvent
+
+MIB = 1 << 20
+X = np.ones((2, 16), np.float32)
+MODES = pytest.mark.parametrize("planned", [True, False], ids=["planned", "unplanned"])
+
+
+@pytest.fixture
+def runtime() -> Iterator[ort.Runtime]:
+    runtime = ort.Runtime(trace_allocations=True)
+    yield runtime
+    gc.collect()
+    assert runtime.memory().used == 0
+    runtime.close()
+
+
+def test_blocks_have_an_order_an_age_and_a_line(runtime: ort.Runtime) -> None:
+    with ort.Tensor("float32", X, runtime=runtime), ort.Tensor("float32", X, runtime=runtime):
+        first, second = runtime.blocks()
+        assert first.serial < second.serial
+        assert first.age >= second.age >= 0
+        assert first.site == second.site
+        assert first.site.startswith(f"{__file__}:")
+
+
+def test_a_clean_heap(runtime: ort.Runtime) -> None:
+    before = runtime.snapshot()
+    ort.Tensor("float32", X, runtime=runtime).dispose()
+    report = runtime.leaks(before)
+    assert not report
+    assert report.verdict == "clean"
+    assert str(report).startswith("clean: nothing leaked, memory has not grown\nlinear memory 16,777,216 of at most")
+    assert before.diff(runtime.snapshot()).used == 0
+
+
+def test_retained_is_not_leaked(runtime: ort.Runtime) -> None:
+    before = runtime.snapshot()
+    ort.Tensor("uint8", np.zeros(20 * MIB, np.uint8), runtime=runtime).dispose()
+    report = runtime.leaks(before)
+    linear = runtime.memory().linear
+    assert (report.verdict, report.grown, report.retained) == ("retained", linear - 16 * MIB, linear)
+    assert not report
+    assert str(report).startswith(
+        f"retained, not leaked: linear memory grew by {linear - 16 * MIB:,} bytes for what has been given back; "
+        f"it cannot shrink, {linear:,} bytes of it are free for what comes next"
+    )
+
+
+def test_leaked_tensors_and_sessions_have_names_and_lines(runtime: ort.Runtime) -> None:
+    old = ort.InferenceSession.create(graphs.mlp(2), runtime=runtime)
+    before = runtime.snapshot()
+    new = ort.InferenceSession.create(graphs.mlp(2), runtime=runtime)
+    outputs = [old.run({"x": X})["y"] for _ in range(3)]
+    view = outputs[0].data
+    report = runtime.leaks(before)
+    assert report
+    assert report.verdict == "leaked"
+    assert [s.name for s in report.sessions] == [new._name]
+    assert [(b.nbytes, b.tag, b.owner) for b in report.tensors] == [(64, "output", f"{old._name} y")] * 3
+    # What the old session keeps for its next run has not leaked.
+    assert {(b.tag, b.owner) for b in report.kept} >= {("input", f"{old._name} x"), ("activations", "arena")}
+    text = str(report)
+    assert text.startswith(f"leaked: 3 tensors (192 bytes) and 1 session ({report.sessions[0].nbytes:,} bytes) never")
+    assert re.search(rf"bytes in \d+ blocks  {new._name}  created at {re.escape(__file__)}:\d+\n", text)
+    assert re.search(rf"   128 bytes in 2 blocks  output      {old._name} y  made at {re.escape(__file__)}:\d+\n", text)
+    assert re.search(
+        rf" y  made at {re.escape(__file__)}:\d+  kept by 1 view made at {re.escape(__file__)}:\d+\n", text
+    )
+    assert report.to_dict()["verdict"] == "leaked"
+    del view
+    for tensor in outputs:
+        tensor.dispose()
+    new.dispose()
+    assert not runtime.leaks(before)
+    old.dispose()
+    assert not runtime.leaks()
+
+
+def test_without_lines_the_report_says_how_to_get_them() -> None:
+    with ort.Runtime() as runtime, ort.Tensor("float32", X, runtime=runtime):
+        assert "Runtime(trace_allocations=True) tells the Python lines" in str(runtime.leaks())
+
+
+def test_a_tensor_that_only_a_view_keeps(runtime: ort.Runtime) -> None:
+    tensor = ort.Tensor("float32", X, runtime=runtime)
+    view = tensor.data
+    tensor.dispose()
+    [left] = runtime.leaks().tensors
+    assert left.disposed.startswith(f"{__file__}:")
+    assert len(left.views) == 1
+    del view
+    assert not runtime.leaks()
+
+
+def test_the_difference_of_snapshots(runtime: ort.Runtime) -> None:
+    gone = ort.Tensor("float32", X, runtime=runtime)
+    before = runtime.snapshot()
+    gone.dispose()
+    kept = ort.Tensor("uint8", np.zeros(20 * MIB, np.uint8), runtime=runtime)
+    diff = before.diff(runtime.snapshot())
+    assert [b.nbytes for b in diff.added] == [20 * MIB]
+    assert [b.nbytes for b in diff.removed] == [128]
+    assert diff.by_tag == {"user": 20 * MIB - 128}
+    assert diff.linear == runtime.memory().linear - 16 * MIB
+    assert diff.used == runtime.memory().used - before.memory.used
+    assert str(diff).splitlines()[0] == (
+        f"in use {diff.used:+,} bytes (user +20,971,392), linear memory {diff.linear:+,}"
+    )
+    kept.dispose()
+
+
+def test_two_runtimes_do_not_see_each_other() -> None:
+    with ort.Runtime(log_events=True) as one, ort.Runtime(debug=True, log_events=True) as two:
+        before = two.snapshot()
+        tensor = ort.Tensor("float32", X, runtime=one)
+        two.fail_allocation(1)
+        second = ort.Tensor("float32", X, runtime=one)
+        assert two.fail_allocation(0) == 1
+        assert two.snapshot().diff(before).added == ()
+        assert not two.leaks()
+        assert two.events == []
+        assert one.leaks().tensors
+        assert two.find_block(tensor.data) is None
+        with pytest.raises(ort.HeapPointerError, match="no block was ever there"):
+            two.free(tensor.address)
+        tensor.dispose()
+        second.dispose()
+        assert [e.kind for e in one.events] == ["alloc", "alloc", "free", "free"]
+
+
+# The log of events
+
+
+def alive(events: list[HeapEvent]) -> dict[int, HeapEvent]:
+    live: dict[int, HeapEvent] = {}
+    for event in events:
+        if event.kind == "alloc":
+            assert event.address not in live
+            live[event.address] = event
+        elif event.kind == "free":
+            assert live.pop(event.address).nbytes == event.nbytes
+    return live
+
+
+@MODES
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
+def test_events_tell_everything_that_happened(planned: bool, debug: bool) -> None:
+    with ort.Runtime(log_events=True, trace_allocations=True, debug=debug) as runtime:
+        with ort.InferenceSession.create(graphs.mlp(2), runtime=runtime, enable_mem_pattern=planned) as session:
+            output = session.run({"x": X})["y"]
+            events = runtime.events
+            live = alive(events)
+            assert sorted((e.address, e.nbytes, e.tag) for e in live.values()) == sorted(
+                (b.address, b.nbytes, b.tag) for b in runtime.blocks()
+            )
+            assert events[-1].used == runtime.memory().used
+            assert [e.time for e in events] == sorted(e.time for e in events)
+            assert all(e.site.startswith(f"{__file__}:") for e in events)
+            nodes = {(e.node, e.tag, e.owner) for e in events if e.kind == "alloc" and e.node}
+            assert ('Gemm "g1" (node 2)', "output", f"{session._name} y") in nodes
+            assert (('Gemm "g0" (node 0)', "activations", f"{session._name} g0") in nodes) != planned
+            output.dispose()
+        assert alive(runtime.events) == {}
+        assert runtime.stop_events()
+        assert runtime.events == []
+        ort.Tensor("float32", X, runtime=runtime).dispose()
+        assert runtime.events == []
+
+
+def test_the_log_is_bounded_and_knows_growths_and_failures() -> None:
+    with ort.Runtime(log_events=3, maximum=64 * MIB) as runtime:
+        for _ in range(5):
+            ort.Tensor("float32", X, runtime=runtime).dispose()
+        assert [e.kind for e in runtime.events] == ["free", "alloc", "free"]
+        runtime.start_events(None)
+        with ort.Tensor("uint8", np.zeros(20 * MIB, np.uint8), runtime=runtime):
+            grow, alloc = runtime.events
+            assert (grow.kind, grow.nbytes, grow.linear) == ("grow", alloc.linear, alloc.linear)
+            assert (alloc.kind, alloc.nbytes, alloc.linear) == ("alloc", 20 * MIB, runtime.memory().linear)
+        with pytest.raises(MemoryError):
+            ort.Tensor("uint8", np.zeros(80 * MIB, np.uint8), runtime=runtime)
+        assert [e.kind for e in runtime.events] == ["grow", "alloc", "free", "fail"]
+        assert runtime.events[-1].to_dict()["nbytes"] == 80 * MIB
+        with pytest.raises(ValueError, match="a log of 0 events"):
+            runtime.start_events(0)
+
+
+@MODES
+def test_watching_changes_no_address(planned: bool) -> None:
+    """Who watches sees the heap as it is without: the same blocks at the same addresses, the same values."""
+    seen = []
+    for settings in ({}, {"log_events": True}, {"record": True}):
+        with ort.Runtime(**settings) as runtime:
+            with ort.InferenceSession.create(graphs.mlp(2), runtime=runtime, enable_mem_pattern=planned) as session:
+                for _ in range(2):
+                    output = session.run({"x": X})["y"]
+                    seen.append(([(b.address, b.nbytes) for b in runtime.blocks()], output.data.tobytes()))
+                    output.dispose()
+            memory = runtime.memory()
+            seen.append((memory.peak, memory.linear))
+    assert seen[:3] == seen[3:6] == seen[6:]
+
+
+# Recordings
+
+
+@MODES
+@pytest.mark.parametrize("debug", [False, True], ids=["plain", "debug"])
+def test_a_recording_replays(tmp_path: Path, planned: bool, debug: bool) -> None:
+    with ort.Runtime(record=True, debug=debug, quarantine=4096, policy="2GiB", geometric_step=0.1) as runtime:
+        with ort.InferenceSession.create(graphs.mlp("n"), runtime=runtime, enable_mem_pattern=planned) as session:
+            for n in (1, 300, 7):
+                session.run({"x": np.ones((n, 16), np.float32)})["y"].dispose()
+        runtime.free(runtime.malloc(77))
+        with ort.Tensor("uint8", np.zeros(20 * MIB, np.uint8), runtime=runtime), pytest.raises(MemoryError):
+            ort.Tensor("uint8", np.zeros(20 * MIB, np.uint8), runtime=runtime).runtime.malloc((1 << 32) - 1)
+        gc.collect()
+        count = runtime.save_recording(tmp_path / "a.npz", source="test")
+        linear = runtime.memory().linear
+    recording = trace.load(tmp_path / "a.npz")
+    assert len(recording.op) == count
+    assert recording.meta["source"] == "test"
+    assert recording.meta["policy"]["geometric_step"] == 0.1
+    assert recording.memory[-1] == linear
+    assert 0 in recording.ptr  # the failed one
+    heap = trace.ModuleHeap(recording)
+    result = trace.replay(recording, heap)
+    assert (result.calls, result.differences) == (count, 0), result.first
+    heap.close()
+
+
+def test_nothing_to_save_without_a_recording(tmp_path: Path) -> None:
+    with ort.Runtime() as runtime, pytest.raises(ValueError, match="make the runtime with record=True"):
+        runtime.save_recording(tmp_path / "a.npz")
+
+
+# Failing on purpose
+
+
+def test_growths_fail_one_at_a_time() -> None:
+    with ort.Runtime() as runtime:
+        runtime.fail_growth(2)
+        with ort.Tensor("uint8", np.zeros(12 * MIB, np.uint8), runtime=runtime):  # grows once
+            assert runtime.memory().growth_count == 1
+            with pytest.raises(
+                MemoryError, match=r"There was room below the limit .* \(fail_allocation, fail_growth\)"
+            ):
+                ort.Tensor("uint8", np.zeros(12 * MIB, np.uint8), runtime=runtime)
+            assert runtime.memory().growth_count == 1
+            assert runtime.fail_growth(0) == 0
+            ort.Tensor("uint8", np.zeros(12 * MIB, np.uint8), runtime=runtime).dispose()
+            assert runtime.memory().growth_count == 2
+        runtime.fail_growth(5)
+        assert runtime.fail_growth(0) == 5
+        for bad in (-1, 1 << 32):
+            with pytest.raises(ValueError, match=f"nth {bad} must lie in"):
+                runtime.fail_growth(bad)
+        runtime.heap_check()
+
+
+# Out of memory
+
+
+def test_what_would_have_been_enough_is_enough_and_no_less_is() -> None:
+    chance = random.Random(3)
+    for _ in range(40):
+        sizes = [chance.randrange(1, 3 * MIB) for _ in range(chance.randrange(6))]
+        large, gone = chance.randrange(MIB, 60 * MIB), chance.randrange(2)
+
+        def attempt(maximum: int, sizes: list[int] = sizes, large: int = large, gone: int = gone) -> str:
+            runtime = ort.Runtime(maximum=maximum)
+            blocks: list[Any] = []
+            try:
+                for size in sizes:
+                    blocks.append(runtime.allocate(size, "user", "small"))
+                for block in blocks[:gone]:
+                    block.drop(-1)
+                runtime.allocate(large, "user", "large")
+            except MemoryError as error:
+                return str(error)
+            finally:
+                runtime.close()
+            return ""
+
+        text = attempt(7 * MIB + 3 * MIB * len(sizes))
+        found = re.search(r"A maximum of ([\d,]+) bytes would have been enough", text)
+        if not text:
+            continue
+        assert found, text
+        enough = int(found[1].replace(",", ""))
+        assert attempt(enough) == ""
+        assert "would have been enough" in attempt(enough - 65536)
+
+
+def test_what_no_memory_can_hold() -> None:
+    with ort.Runtime() as runtime, pytest.raises(MemoryError, match="32-bit addresses end at 4 GiB: dispose of"):
+        runtime.allocate((1 << 32) - (1 << 20))
+
+
+def test_intermediates_count_among_the_holders() -> None:
+    """Of a run that allocates one by one and runs out in the middle."""
+    data = graphs.mlp("n", sizes=(16, 64, 64, 8))
+    with ort.Runtime(maximum=10 * MIB) as runtime:
+        with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=False) as session:
+            with pytest.raises(MemoryError, match=rf"Biggest holders: activations of {session._name} [\d,]+") as caught:
+                session.run({"x": np.ones((10_000, 16), np.float32)})
+            assert "for tensor" in str(caught.value) or "for an intermediate tensor" in str(caught.value)
+            assert "Gemm" in str(caught.value)
+            session.run({"x": X})["y"].dispose()
+        assert runtime.memory().used == 0
