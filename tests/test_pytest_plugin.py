@@ -339,12 +339,12 @@ class TestOther(unittest.TestCase):
         ),
         (
             "ort.Tensor('float32', [1.0])  # here",
-            "forgotten: 1 tensor (4 bytes) dropped without dispose; Python collected what a page would leak:",
+            "forgotten: 1 tensor (4 bytes) dropped without dispose, which only Python collects:",
             " 4 bytes at 0x{}  user        Tensor  made at {}",
         ),
         (
             "ort.InferenceSession.create(MODEL)  # here",
-            "forgotten: 1 session (109,608 bytes) dropped without dispose; Python collected what a page would leak:",
+            "forgotten: 1 session (109,608 bytes) dropped without dispose, which only Python collects:",
             " 109,608 bytes in 8 blocks  digits  created at {}",
         ),
     ],

@@ -217,9 +217,7 @@ def test_what_python_collects_is_a_leak_in_a_page(runtime: ort.Runtime) -> None:
     with ort.InferenceSession.create(graphs.mlp(), runtime=runtime) as session:
         text = message(lambda: assert_no_leak(lambda: session.run({"x": X}), runtime=runtime))
         lines = text.split("\n")
-        assert lines[0] == (
-            "forgotten: 1 tensor (64 bytes) dropped without dispose; Python collected what a page would leak:"
-        )
+        assert lines[0] == ("forgotten: 1 tensor (64 bytes) dropped without dispose, which only Python collects:")
         assert len(lines) == 2
         assert re.fullmatch(rf" +64 bytes at 0x[0-9a-f]+  output      session \d+ y  made at {HERE}:\d+", lines[1])
 
@@ -466,7 +464,7 @@ def test_a_callable_that_handles_the_failure_and_leaks(runtime: ort.Runtime, kep
 
 
 def test_a_callable_without_finally(runtime: ort.Runtime) -> None:
-    """Python gives back what the frames of the error held; a page would not."""
+    """Python gives back what the frames of the error held; nothing does in a page."""
 
     def page() -> None:
         first = floats(1000, runtime)

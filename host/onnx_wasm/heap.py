@@ -410,7 +410,7 @@ class Runtime:
     def forgotten(self) -> tuple[BlockInfo | SessionInfo, ...]:
         """Tensors and sessions that nobody disposed of before Python collected them, the latest 256, oldest first.
 
-        Their memory has been given back. In a page it would not have been: they are leaks there.
+        Their memory has been given back. In a page nothing collects what lies in WebAssembly memory.
         """
         return tuple(self._forgotten)
 

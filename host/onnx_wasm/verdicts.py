@@ -201,7 +201,7 @@ def forgotten_lines(things: Iterable[BlockInfo | SessionInfo]) -> list[str]:
     if not things:
         return []
     return [
-        f"forgotten: {_summary(tensors, sessions)} dropped without dispose; Python collected what a page would leak:",
+        f"forgotten: {_summary(tensors, sessions)} dropped without dispose, which only Python collects:",
         *map(_session_row, sessions),
         *table(tensors),
     ]
