@@ -107,9 +107,8 @@ def test_a_thousand_runtimes_leave_the_process_as_it_was(debug: bool) -> None:
     data, x = graphs.mlp(2), np.ones((2, 16), np.float32)
 
     def one() -> None:
-        with ort.Runtime(debug=debug) as runtime:
-            with ort.InferenceSession.create(data, runtime=runtime) as session:
-                session.run({"x": x})["y"].dispose()
+        with ort.Runtime(debug=debug) as runtime, ort.InferenceSession.create(data, runtime=runtime) as session:
+            session.run({"x": x})["y"].dispose()
 
     for _ in range(20):
         one()

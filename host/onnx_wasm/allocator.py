@@ -37,6 +37,7 @@ class Allocator:
         self._noncontiguous = False
         self._events: EventLog | None = None
         self._recorder: Recorder | None = None
+        self._debug_peak = 0
         self.debug: DebugHeap | None = None
         """Set where blocks have guards and freed ones wait."""
         if quarantine is not None:
@@ -55,6 +56,15 @@ class Allocator:
     def blocks(self) -> int:
         """Number of blocks in use."""
         return self.word(layout.BLOCKS) - (0 if self.debug is None else len(self.debug.quarantine))
+
+    def peak(self) -> int:
+        """The most that `used` has been; the module's own count has blocks in quarantine in it."""
+        return self.word(layout.PEAK) if self.debug is None else self._debug_peak
+
+    def reset_peak(self) -> None:
+        """Let `peak` begin anew, from what is in use now."""
+        self._words[layout.PEAK // 4] = self._words[layout.USED // 4]
+        self._debug_peak = self.used()
 
     def growths(self) -> tuple[Growth, ...]:
         """The last 256 growths, oldest first."""
@@ -114,6 +124,7 @@ class Allocator:
             self._recorder.allocated(op, min(arg, 0xFFFFFFFF), address, self._linear(), self.word(layout.BRK))
         if debug is not None and address:
             address = debug.guard(address, nbytes, tag, owner, node, site)
+            self._debug_peak = max(self._debug_peak, self.used())
         about = {"tag": tag, "owner": owner, "node": node, "site": site}
         self._log_growths(about)
         self._log("alloc" if address else "fail", address, nbytes, **about)

@@ -86,7 +86,7 @@ class Block:
         if site and self._leases and not self._holders:
             self.dropped = site
             self.runtime._outlived(self)
-        self.runtime._give_back(self)
+        self.runtime._give_back(self, quietly=not site)
 
     def __repr__(self) -> str:
         made = f", made at {self.site}" if self.site else ""
@@ -111,7 +111,7 @@ class Lease:
             return
         if self.block._leases is not None:
             self.block._leases.pop(self.token, None)
-        self.block.runtime._give_back(self.block)
+        self.block.runtime._give_back(self.block, quietly=True)
 
 
 def call_site() -> str:

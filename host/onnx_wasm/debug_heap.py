@@ -86,6 +86,8 @@ class DebugHeap:
         self.quarantine: OrderedDict[int, Guarded] = OrderedDict()
         self.waiting = 0
         """Bytes in quarantine, guards and headers included."""
+        self.found_late: list[str] = []
+        """Faults that finalisers found, which could not raise them; `check` does."""
         self._history: OrderedDict[int, Guarded] = OrderedDict()
         """What was last at an address, after quarantine; for messages only."""
 
@@ -144,7 +146,8 @@ class DebugHeap:
         """Look at every guard, and at what lies in quarantine; ``outlived`` are blocks that were disposed of while
         views of them live: address, where that was, where the views were made. Raises HeapCorruptionError that names
         the blocks."""
-        wrong = [m for m in [self._written_at_null()] if m]
+        wrong, self.found_late = self.found_late, []
+        wrong += [m for m in [self._written_at_null()] if m]
         wrong += [m for m in map(self._broken, self.blocks.values()) if m]
         wrong += [m for m in map(self._written_after_free, self.quarantine.values()) if m]
         for address, place, views in outlived:

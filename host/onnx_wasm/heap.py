@@ -38,9 +38,10 @@ from .heap_policy import HeapPolicy, preset
 from .heap_view import HeapView
 from .memory_info import MemoryInfo
 from .process import register
-from .verdicts import TENSOR_TAGS, BlockInfo, LeakReport, Snapshot, leak_report
+from .verdicts import TENSOR_TAGS, BlockInfo, LeakReport, SessionInfo, Snapshot, leak_report
 
 Array = NDArray[Any]
+_FORGOTTEN = 256
 
 
 class Runtime:
@@ -107,6 +108,7 @@ class Runtime:
         # inside the gate or without it; finalisers may take it again.
         self._ends = threading.RLock()
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._forgotten: deque[BlockInfo | SessionInfo] = deque(maxlen=_FORGOTTEN)
         self._arena: Block | None = None
         instance = self._instance = Instance(*policy.pages, variant)
         instance.bind("heap_init", "iidii", result=False)(
@@ -189,12 +191,18 @@ class Runtime:
             if self._allocator.debug is not None and not self.closed:
                 self._allocator.debug.poison(block.address)
 
-    def _give_back(self, block: Block) -> None:
-        """Free a block that nothing keeps, now or as soon as the module is free."""
+    def _give_back(self, block: Block, *, quietly: bool = False) -> None:
+        """Free a block that nothing keeps, now or as soon as the module is free. Where finalisers do it, ``quietly``,
+        the next `heap_check` tells what the debug heap finds."""
         if block._holders or block._leases:
             return
         self._pending.append(block)
-        self._gate.try_drain()
+        try:
+            self._gate.try_drain()
+        except HeapCorruptionError as error:
+            if not quietly or self._allocator.debug is None:
+                raise
+            self._allocator.debug.found_late.append(str(error))
 
     def _drain(self) -> None:
         while self._pending:
@@ -328,7 +336,7 @@ class Runtime:
             maximum=self.maximum,
             used=self._allocator.used(),
             free=self._allocator.word(layout.WALK_FREE),
-            peak=self._allocator.word(layout.PEAK),
+            peak=self._allocator.peak(),
             largest_free=self._allocator.word(layout.WALK_LARGEST_FREE),
             blocks=self._allocator.blocks(),
             growths=self._allocator.growths(),
@@ -398,6 +406,14 @@ class Runtime:
             held.add(self._arena.serial)
         return leak_report(self._snapshot(), since, held)
 
+    @property
+    def forgotten(self) -> tuple[BlockInfo | SessionInfo, ...]:
+        """Tensors and sessions that nobody disposed of before Python collected them, the latest 256, oldest first.
+
+        Their memory has been given back. In a page nothing collects what lies in WebAssembly memory.
+        """
+        return tuple(self._forgotten)
+
     @gated
     def start_events(self, limit: int | None = DEFAULT_EVENTS) -> None:
         """Keep the latest ``limit`` events of the heap from now on; None: all of them."""
@@ -438,7 +454,7 @@ class Runtime:
         """Let `MemoryInfo.peak` begin anew, from the bytes in use now."""
         self._drain()
         self._check_open()
-        self._words[layout.PEAK // 4] = self._words[layout.USED // 4]
+        self._allocator.reset_peak()
 
     @gated
     def fail_allocation(self, nth: int) -> int:
@@ -558,7 +574,7 @@ class Runtime:
         if arena is not None and not self._sessions:
             self._arena, blocks = None, [*blocks, arena]
         for block in blocks:
-            self._give_back(block)
+            self._give_back(block, quietly=True)
 
     def _execute(self, start: int, end: int) -> int:
         """Run the records in [start, end); the status, or TrapError. The gate must be held."""

@@ -420,6 +420,8 @@ class InferenceSession:
         if getattr(self, "_disposed", True) or self._runtime.closed:
             return
         blocks = self._blocks()
+        if blocks:
+            self._runtime._forgotten.append(self.info())
         self._runtime._abandon(self, blocks)
         # Last, since warnings may be errors.
         if blocks:

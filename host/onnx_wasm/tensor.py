@@ -15,6 +15,7 @@ from .blocks import Block, call_site
 from .dtypes import DType
 from .errors import DisposedError, FeedError, FeedTypeError, no_copy
 from .heap import Runtime, default_runtime
+from .verdicts import BlockInfo
 
 Array = NDArray[Any]
 
@@ -203,6 +204,8 @@ class Tensor:
         block = getattr(self, "_block", None)
         if block is None or block.runtime.closed:
             return
+        if block.nbytes:
+            block.runtime._forgotten.append(BlockInfo.of(block))
         self._let_go(explicitly=False)
         warnings.warn(f"tensor was never disposed: {self!r}, {block!r}", ResourceWarning, stacklevel=2, source=self)
 

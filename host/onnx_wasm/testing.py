@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from .heap import Runtime, default_runtime
 from .heap_policy import parse_bytes
-from .verdicts import BlockInfo, LeakReport, Snapshot, table
+from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, forgotten_lines, table
 
 __all__ = [
     "assert_no_growth",
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 Call = Callable[[], Any]
+T = TypeVar("T")
 
 
 def heap_table(runtime: Runtime | None = None) -> str:
@@ -62,16 +63,19 @@ def assert_no_growth(call: Call, runs: int = 100, *, warmup: int = 1, runtime: R
 
 
 def assert_no_leak(call: Call, *, warmup: int = 1, runtime: Runtime | None = None) -> None:
-    """One more call after ``warmup`` leaves no tensor and no session that was not there. AssertionError names them."""
+    """One more call after ``warmup`` leaves no tensor and no session that was not there, and disposes of each that it
+    makes: none is left to Python's collector. AssertionError names them."""
     __tracebackhide__ = True
     runtime = runtime or default_runtime()
     for _ in range(warmup):
         call()
-    before = _settled(runtime)
+    before, forgotten = _settled(runtime), runtime.forgotten
     call()
     report = _report(runtime, before)
-    if report:
-        raise AssertionError(str(report))
+    problems = [str(report)] if report else []
+    problems += _forgotten(runtime, forgotten, report)
+    if problems:
+        raise AssertionError("\n".join(problems))
 
 
 def assert_peak(call: Call, limit: int | str, *, runtime: Runtime | None = None) -> int:
@@ -87,14 +91,15 @@ def assert_peak(call: Call, limit: int | str, *, runtime: Runtime | None = None)
     logged = not runtime.logs_events
     if logged:
         runtime.start_events(None)
-    first = len(runtime.events)
+    earlier = runtime.events
     try:
         call()
     finally:
-        events = (runtime.stop_events() if logged else runtime.events)[first:]
+        later = runtime.stop_events() if logged else runtime.events
     peak = runtime.memory().peak
     if peak <= most:
         return peak
+    events = _after(earlier, later)
     live = {b.address: b for b in before.blocks}
     for event in events[: 1 + max(range(len(events)), key=lambda i: events[i].used, default=-1)]:
         if event.kind == "free":
@@ -110,8 +115,8 @@ def each_failed_allocation(call: Call, *, runtime: Runtime | None = None, most: 
     """Call with the 1st, 2nd, ... allocation failing, until a call comes to its end without meeting the failure.
 
     Each failure must come out as a MemoryError (or be handled by the callable), leave the heap sound, and leave no more
-    bytes in use, no tensor and no session than there were. Returns how many allocations failed. AssertionError says
-    which allocation it was, and what is left.
+    bytes in use, no tensor and no session than there were, nor any to Python's collector. Returns how many allocations
+    failed. AssertionError says which allocation it was, and what is left.
     """
     __tracebackhide__ = True
     runtime = runtime or default_runtime()
@@ -121,38 +126,56 @@ def each_failed_allocation(call: Call, *, runtime: Runtime | None = None, most: 
 def each_failed_growth(call: Call, *, runtime: Runtime | None = None, most: int = 100_000) -> int:
     """As `each_failed_allocation`, with the 1st, 2nd, ... growth of linear memory refused.
 
-    What has grown once does not grow again, so the callable should make a runtime of its own, or grow memory anew.
+    Memory that has grown stays so: each growth is met once, by the first call that comes so far. The runtime should be
+    new, or small enough that the callable must grow it.
     """
     __tracebackhide__ = True
     runtime = runtime or default_runtime()
-    return _each(call, runtime, runtime.fail_growth, "growth", most)
+    grown = runtime.memory().growth_count
+
+    def refuse(nth: int) -> int:
+        # What earlier calls have grown is not asked for again.
+        done = runtime.memory().growth_count - grown
+        return runtime.fail_growth(max(1, nth - done) if nth else 0)
+
+    return _each(call, runtime, refuse, "growth", most)
 
 
 def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, most: int) -> int:
     __tracebackhide__ = True
     before = _settled(runtime)
     for nth in range(1, most + 1):
+        forgotten = runtime.forgotten
         fail(nth)
-        outcome = ""
+        outcome, other = "", None
         try:
             call()
         except MemoryError as error:
             outcome = _outcome(error)
         except Exception as error:
+            other = error
+        finally:
             left = fail(0)
+        if other is not None:
             if left:
-                raise
-            raise AssertionError(f"{what} {nth} failed, which came out as {_outcome(error)}, no MemoryError") from error
-        left = fail(0)
+                raise other
+            raise AssertionError(f"{what} {nth} failed, which came out as {_outcome(other)}, no MemoryError") from other
         if left and outcome:
             raise AssertionError(f"out of memory before {what} {nth}, which should have failed: {outcome}")
         if left:
             return nth - 1
         report = _report(runtime, before)
         more = report.memory.used - before.memory.used
-        if report or more > 0:
+        lost = _forgotten(runtime, forgotten, report)
+        if report or more > 0 or lost:
             raise AssertionError(
-                f"after {what} {nth} had failed ({outcome or 'handled'}), {more:,} bytes more are in use\n{report}"
+                "\n".join(
+                    [
+                        f"after {what} {nth} had failed ({outcome or 'handled'}), {more:,} bytes more are in use",
+                        *([str(report)] if report or more > 0 else []),
+                        *lost,
+                    ]
+                )
             )
     raise AssertionError(f"{most} calls, with {what} 1 to {most} failing, and still no end")
 
@@ -173,3 +196,19 @@ def _report(runtime: Runtime, since: Snapshot) -> LeakReport:
     gc.collect()
     runtime.heap_check()
     return runtime.leaks(since)
+
+
+def _forgotten(runtime: Runtime, before: Sequence[BlockInfo | SessionInfo], report: LeakReport) -> list[str]:
+    """Lines about what was collected undisposed meanwhile; blocks that views keep are in the report."""
+    kept = {b.serial for b in report.tensors}
+    lost = _after(before, runtime.forgotten)
+    return forgotten_lines(x for x in lost if isinstance(x, SessionInfo) or x.serial not in kept)
+
+
+def _after(earlier: Sequence[T], later: Sequence[T]) -> Sequence[T]:
+    """What has come into a log of bounded length since it was ``earlier``."""
+    if earlier:
+        for i in range(len(later) - 1, -1, -1):
+            if later[i] is earlier[-1]:
+                return later[i + 1 :]
+    return later

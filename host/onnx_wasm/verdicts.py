@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .blocks import Block
@@ -170,10 +170,7 @@ class LeakReport:
         lines = [self._headline()]
         if self.sessions:
             lines.append("sessions never disposed:")
-            lines += [
-                f"  {s.nbytes:12,} bytes in {s.blocks} blocks  {s.name}{f'  created at {s.site}' if s.site else ''}"
-                for s in self.sessions
-            ]
+            lines += map(_session_row, self.sessions)
         if self.tensors:
             lines += ["tensors never disposed, or kept by views:", *table(self.tensors)]
         if self.kept:
@@ -186,18 +183,39 @@ class LeakReport:
 
     def _headline(self) -> str:
         if self.verdict == "leaked":
-            parts = []
-            if self.tensors:
-                parts.append(f"{_count(self.tensors, 'tensor')} ({sum(b.nbytes for b in self.tensors):,} bytes)")
-            if self.sessions:
-                parts.append(f"{_count(self.sessions, 'session')} ({sum(s.nbytes for s in self.sessions):,} bytes)")
-            return f"leaked: {' and '.join(parts)} never disposed"
+            return f"leaked: {_summary(self.tensors, self.sessions)} never disposed"
         if self.verdict == "retained":
             return (
                 f"retained, not leaked: linear memory grew by {self.grown:,} bytes for what has been given back; it "
                 f"cannot shrink, {self.retained:,} bytes of it are free for what comes next"
             )
         return "clean: nothing leaked, memory has not grown"
+
+
+def forgotten_lines(things: Iterable[BlockInfo | SessionInfo]) -> list[str]:
+    """Lines that say what Python has collected before anybody disposed of it; none where that is nothing."""
+    things = list(things)
+    # Views that were on their way out at the time say nothing.
+    tensors = [replace(t, views=()) for t in things if isinstance(t, BlockInfo)]
+    sessions = [t for t in things if isinstance(t, SessionInfo)]
+    if not things:
+        return []
+    return [
+        f"forgotten: {_summary(tensors, sessions)} dropped without dispose, which only Python collects:",
+        *map(_session_row, sessions),
+        *table(tensors),
+    ]
+
+
+def _summary(tensors: Sequence[BlockInfo], sessions: Sequence[SessionInfo]) -> str:
+    kinds: list[tuple[Sequence[BlockInfo | SessionInfo], str]] = [(tensors, "tensor"), (sessions, "session")]
+    parts = [f"{_count(group, name)} ({sum(x.nbytes for x in group):,} bytes)" for group, name in kinds if group]
+    return " and ".join(parts)
+
+
+def _session_row(session: SessionInfo) -> str:
+    made = f"  created at {session.site}" if session.site else ""
+    return f"  {session.nbytes:12,} bytes in {session.blocks} blocks  {session.name}{made}"
 
 
 def _count(things: Sequence[object], name: str) -> str:
