@@ -379,11 +379,12 @@ def test_a_vector_is_no_scalar(
         session.run(feeds)
 
 
-def test_a_scale_is_no_integer(runtime: ort.Runtime) -> None:
-    scale, zero = {"s": np.array(2)}, {"z": np.array(0, np.uint8)}
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float64])
+def test_a_scale_is_a_short_float(runtime: ort.Runtime, dtype: Any) -> None:
+    scale, zero = {"s": np.array(2, dtype)}, {"z": np.array(0, np.uint8)}
     made = onnx.helper.make_node("QLinearAdd", ["x", "s", "z", "x", "s", "z", "s", "z"], ["y"], domain="com.microsoft")
     data = model([made], {"x": (onnx.TensorProto.UINT8, [2])}, ["y"], scale | zero, domains={"com.microsoft": 1})
-    wrong = pytest.raises(ort.ShapeError, match=r"QLinearAdd .* must be of a float type")
+    wrong = pytest.raises(ort.ShapeError, match=r"QLinearAdd .* must be float32 or a shorter float type")
     with wrong, ort.InferenceSession.create(data, runtime=runtime) as session:
         session.run({"x": np.ones(2, np.uint8)})
 
