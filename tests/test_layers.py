@@ -30,6 +30,7 @@ RUNGS: list[set[str]] = [
     {"tape"},
     {"weights"},
     {"program"},
+    {"express"},
     {"session"},
     {"inputs", "report", "cli_args"},
     {"cli_heap"},

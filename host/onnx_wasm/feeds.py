@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class Fed:
 
     @property
     def nbytes(self) -> int:
-        return self.dtype.nbytes(int(np.prod(self.shape, dtype=np.int64)))
+        return self.dtype.nbytes(math.prod(self.shape))
 
     def contents(self, runtime: Runtime) -> Array:
         """A copy of the elements, in the machine's byte order."""
@@ -48,7 +49,7 @@ class Feeds:
     """All that one run is fed, by input name."""
 
     def __init__(self, items: Mapping[str, Fed | list[Fed] | None]) -> None:
-        self._items = items
+        self.items = items
         self.tensors: dict[str, Fed] = {}
         """Every tensor of numbers by a name of its own: an input's, or "input[3]" in a sequence."""
         for name, item in items.items():
@@ -60,7 +61,7 @@ class Feeds:
         """What a plan depends on: types, shapes, the lengths of sequences, the contents of strings."""
         return tuple(
             (name, -1 if item is None else len(item) if isinstance(item, list) else -2, *map(_key, _feds(item)))
-            for name, item in self._items.items()
+            for name, item in self.items.items()
         )
 
     def values(self, known: Mapping[str, Array]) -> tuple[dict[str, Item], dict[str, Value]]:
@@ -74,7 +75,7 @@ class Feeds:
             return made
 
         items: dict[str, Item] = {}
-        for name, item in self._items.items():
+        for name, item in self.items.items():
             made = [value(n, fed) for n, fed in _flat(name, item)]
             if item is None:
                 items[name] = EmptyOptional()

@@ -27,6 +27,7 @@ from .errors import (
     UnsupportedModelError,
     no_copy,
 )
+from .express import Express
 from .feeds import Fed, Feed, Feeds, check_feeds
 from .gate import gated
 from .heap import Runtime, default_runtime
@@ -94,6 +95,8 @@ class InferenceSession:
         self._decisive: tuple[str, ...] = ()
         """Inputs whose contents decide shapes, and so belong to the key of programs."""
         self._last: Program | None = None
+        self._express: Express | None = None
+        """The short way of the latest program."""
         self._core: Core | None = None
         self._disposed = False
         runtime._sessions.add(self)
@@ -235,6 +238,15 @@ class InferenceSession:
         return await asyncio.to_thread(self.run, feeds, fetches)
 
     def _run(self, feeds: Mapping[str, Feed], fetches: Fetches) -> dict[str, Result]:
+        if self._express is not None and fetches is None:
+            try:
+                results = self._express.run(feeds) if type(feeds) is dict else None
+            except MemoryError:
+                self._make_room()
+                raise
+            if results is not None:
+                return results
+        self._express = None
         core = self._load()
         self._runtime._check_open()
         self._runtime._uncancel()
@@ -242,7 +254,12 @@ class InferenceSession:
         names, given = self._check_fetches(fetches)
         while True:
             try:
-                return self._program(fed, names).run(fed, given)
+                before, program = self._last, self._program(fed, names)
+                results = program.run(fed, given)
+                # Built where the same shapes come again, since the next ones may be others.
+                if program is before and fetches is None and not self._decisive:
+                    self._express = Express.of(program, fed)
+                return results
             except NeedsInputError as needs:
                 self._add_decisive(needs.name, fed.tensors[needs.name])
             except MemoryError:
@@ -311,6 +328,7 @@ class InferenceSession:
             self._drop(next(iter(self._programs)))
 
     def _drop(self, key: Any) -> None:
+        self._express = None
         # Where an interrupt comes in between, the next call finishes.
         self._doomed.append(self._programs.pop(key))
         if self._last in self._doomed:
@@ -371,7 +389,7 @@ class InferenceSession:
         if self._disposed:
             return
         self._disposed = True
-        self._source = None
+        self._source = self._express = None
         self._runtime._sessions.discard(self)
         if self._gate.mine:
             # A finaliser disposes of it in the middle of a run of this thread.

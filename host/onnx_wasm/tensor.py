@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import warnings
 from collections.abc import Sequence
@@ -117,7 +118,7 @@ class Tensor:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(np.prod(self._dims, dtype=np.int64))
+        return math.prod(self._dims)
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,159 @@
+"""Runs that take the short way give what the long one gives, and give way to it where anything differs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import onnx_wasm as ort
+from graphs import FLOAT, INT64, model, node
+
+DATA = model(
+    [
+        node("Add", ["x", "y"], ["sum"]),
+        node("Transpose", ["sum"], ["turned"]),
+        node("Transpose", ["turned"], ["back"]),
+        node("Mul", ["x", "back"], ["product"]),
+        node("Neg", ["sum"], ["z"]),
+    ],
+    {"x": (FLOAT, ["n", 4]), "y": (FLOAT, [4])},
+    ["product", "z"],
+)
+
+
+@pytest.fixture
+def runtime() -> Iterator[ort.Runtime]:
+    runtime = ort.Runtime()
+    yield runtime
+    gc.collect()
+    assert runtime.memory().used == 0
+    runtime.heap_check()
+    runtime.close()
+
+
+def feeds(n: int, seed: int) -> dict[str, Any]:
+    chance = np.random.default_rng(seed)
+    return {"x": chance.normal(0, 1, (n, 4)).astype("f4"), "y": chance.normal(0, 1, 4).astype("f4")}
+
+
+def check(session: ort.InferenceSession, fed: dict[str, Any], short: bool) -> None:
+    """One run, and which way it took."""
+    found: list[bool] = []
+    express = session._express
+    if express is not None:
+        run = express.run
+        express.run = lambda feeds: _note(found, run(feeds))  # type: ignore[method-assign]
+    out = session.run(fed)
+    if express is not None:
+        express.run = run  # type: ignore[method-assign]
+    x, y = (np.asarray(fed[n].data if isinstance(fed[n], ort.Tensor) else fed[n]) for n in ("x", "y"))
+    np.testing.assert_array_equal(out["product"].get_data(release_data=True), x * (x + y))
+    np.testing.assert_array_equal(out["z"].get_data(release_data=True), -(x + y))
+    assert (found == [True]) == short
+
+
+def _note(found: list[bool], results: Any) -> Any:
+    found.append(results is not None)
+    return results
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "unplanned"])
+def test_the_short_way_gives_what_the_long_one_gives(runtime: ort.Runtime, planned: bool) -> None:
+    with ort.InferenceSession.create(DATA, runtime=runtime, enable_mem_pattern=planned) as session:
+        check(session, feeds(2, 0), False)
+        check(session, feeds(2, 1), False)
+        for seed in range(2, 6):
+            check(session, feeds(2, seed), True)
+        check(session, feeds(3, 6), False)  # other shapes
+        check(session, feeds(2, 7), False)
+        check(session, feeds(2, 8), False)
+        check(session, feeds(2, 9), True)
+        x = np.asfortranarray(feeds(2, 10)["x"])
+        check(session, {**feeds(2, 10), "x": x}, True)
+        check(session, {**feeds(2, 10), "x": x[::-1]}, True)
+        with ort.Tensor("float32", x, runtime=runtime) as tensor:
+            check(session, {**feeds(2, 11), "x": tensor}, True)
+            check(session, {**feeds(2, 11), "x": tensor.data}, False)  # lies in the heap, and is not copied
+            check(session, feeds(2, 13), True)
+            with tensor.reshape([2, 4]) as other:
+                check(session, {**feeds(2, 11), "x": other}, True)
+
+
+def test_what_differs_goes_the_long_way_and_is_refused_there(runtime: ort.Runtime) -> None:
+    with ort.InferenceSession.create(DATA, runtime=runtime) as session:
+        for _ in range(3):
+            check(session, feeds(2, 0), session._express is not None)
+        good = feeds(2, 0)
+        for bad, kind in (
+            ({"x": good["x"]}, ValueError),
+            ({**good, "w": good["y"]}, ValueError),
+            ({**good, "x": good["x"].astype(np.float64)}, TypeError),
+            ({**good, "y": good["y"].reshape(2, 2)}, ValueError),
+            ({**good, "x": good["x"].tolist()}, TypeError),
+            ({**good, "x": None}, TypeError),
+        ):
+            with pytest.raises(kind):
+                session.run(bad)
+            check(session, good, False)
+            check(session, good, True)
+        check(session, {**good, "x": good["x"].astype(">f4")}, False)
+        disposed = ort.Tensor("float32", good["x"], runtime=runtime)
+        disposed.dispose()
+        with pytest.raises(ort.DisposedError):
+            session.run({**good, "x": disposed})
+        with ort.Runtime() as other, ort.Tensor("float32", good["x"], runtime=other) as foreign:
+            check(session, {**good, "x": foreign}, False)
+
+
+def test_the_short_way_ends_with_what_it_stands_on(runtime: ort.Runtime) -> None:
+    session = ort.InferenceSession.create(DATA, runtime=runtime)
+    other = ort.InferenceSession.create(DATA, runtime=runtime)
+    for _ in range(3):
+        check(session, feeds(2, 0), session._express is not None)
+    check(other, feeds(1000, 1), False)  # the arena that both share has moved
+    check(session, feeds(2, 0), False)
+    check(session, feeds(2, 0), True)
+    runtime.start_events()
+    check(session, feeds(2, 0), False)
+    runtime.stop_events()
+    check(session, feeds(2, 0), True)
+    session.start_profiling()
+    check(session, feeds(2, 0), False)
+    assert len(session.end_profiling()) >= 2
+    for nth in (1, 2):
+        for _ in range(3):
+            check(session, feeds(2, 0), session._express is not None)
+        runtime.fail_allocation(nth)
+        with pytest.raises(MemoryError, match="for tensor"):
+            session.run(feeds(2, 0))
+        assert session._express is None
+    other.dispose()
+    session.dispose()
+    with pytest.raises(ort.DisposedError):
+        session.run(feeds(2, 0))
+
+
+def test_errors_of_values_name_the_node_on_the_short_way(runtime: ort.Runtime) -> None:
+    data = model([node("Gather", ["x", "i"], ["y"])], {"x": (FLOAT, [3]), "i": (INT64, [1])}, ["y"])
+    x = np.arange(3, dtype=np.float32)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for i in (0, 1, 2):
+            assert session.run({"x": x, "i": np.array([i])})["y"].get_data(release_data=True).tolist() == [i]
+        assert session._express is not None
+        with pytest.raises(IndexError, match=r'Gather "y" \(node 0\): index 3 out of range \[-3, 3\)'):
+            session.run({"x": x, "i": np.array([3])})
+        assert session.run({"x": x, "i": np.array([1])})["y"].get_data(release_data=True).tolist() == [1]
+
+
+def test_inputs_that_decide_shapes_never_take_it(runtime: ort.Runtime) -> None:
+    data = model([node("Reshape", ["x", "shape"], ["y"])], {"x": (FLOAT, [4]), "shape": (INT64, [2])}, ["y"])
+    x = np.arange(4, dtype=np.float32)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for shape in ([2, 2], [2, 2], [2, 2], [4, 1], [1, 4], [2, 2]):
+            with session.run({"x": x, "shape": np.array(shape)})["y"] as y:
+                assert list(y.dims) == shape
+        assert session._express is None
