@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
-    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture"},
+    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture", "code_cache"},
     {"dtypes", "engine", "options"},
     {"model", "env", "heap_view", "blocks", "gate", "memory_info", "debug_heap", "heap_log", "heap_map"},
     {"allocator", "verdicts", "heap_policy", "heap_timeline"},

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import wasmtime
 from wasmtime import _ffi as ffi
 
+from . import code_cache
 from .errors import EngineError
 
 PAGE = 65536
@@ -92,21 +93,11 @@ def _engine() -> wasmtime.Engine:
             f"wasmtime {version} has not been tested with this version of onnx-wasm, which runs on wasmtime "
             f'{oldest} to {newest}: pip install "wasmtime>={oldest},<{newest + 1}"'
         )
-    config = _config()
-    # wasmtime's own cache of compiled code; without a writable home it compiles every time.
-    try:
-        config.cache = True
-    except wasmtime.WasmtimeError:
-        config = _config()
-    return wasmtime.Engine(config)
-
-
-def _config() -> wasmtime.Config:
     config = wasmtime.Config()
     config.shared_memory = True
     config.wasm_threads = True
     config.wasm_relaxed_simd = True
-    return config
+    return wasmtime.Engine(config)
 
 
 @functools.cache
@@ -114,7 +105,18 @@ def _module(variant: Variant) -> wasmtime.Module:
     path = _BUILT / f"{variant}.wasm"
     if not path.exists():
         raise EngineError(f"no built module {path}: run ./build.sh, or install the package")
-    return wasmtime.Module.from_file(_engine(), str(path))
+    wasm = path.read_bytes()
+    name = code_cache.key(wasm, "wasmtime", wasmtime_version(), "shared memory, threads, relaxed SIMD")
+    code = code_cache.load(name)
+    if code is not None:
+        try:
+            return wasmtime.Module.deserialize(_engine(), code)
+        except wasmtime.WasmtimeError:
+            # Compiled for features that this CPU lacks: wasmtime looks itself.
+            pass
+    module = wasmtime.Module(_engine(), wasm)
+    code_cache.store(name, bytes(module.serialize()))
+    return module
 
 
 class _SharedMemory(wasmtime.SharedMemory):

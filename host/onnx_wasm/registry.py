@@ -14,6 +14,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -22,27 +23,63 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class OpDef:
-    """One form of one operator."""
+    """One form of one operator. What its function's signature says is read when it is first needed: of the hundreds
+    that are registered a model uses a few."""
 
     domain: str
     name: str
     since: int
     function: Callable[..., Any]
-    inputs: tuple[str, ...]
-    required: int
-    variadic: bool
-    attributes: frozenset[str]
-    required_attributes: frozenset[str]
-    kinds: Mapping[str, str]
-    """What each attribute must be: "int", "Sequence[float]", "Graph" ..., as the signature says."""
     host: frozenset[str]
     """Inputs that the function gets as numpy arrays: shapes, axes, indices, that must be known."""
     fold: Callable[..., Any] | None
     """The same function on numpy arrays, for integer and bool shape arithmetic while planning."""
     pure: bool
     """The same inputs always give the same outputs; False for random numbers."""
-    generator: bool
-    """The function yields for what only a run can tell, or for subgraphs (context.Steps)."""
+
+    @cached_property
+    def _parameters(self) -> tuple[inspect.Parameter, ...]:
+        return tuple(inspect.signature(self.function).parameters.values())[1:]
+
+    @cached_property
+    def _positional(self) -> tuple[inspect.Parameter, ...]:
+        return tuple(p for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, in ONNX's order."""
+        return tuple(p.name for p in self._positional)
+
+    @cached_property
+    def required(self) -> int:
+        """How many inputs must be given."""
+        return sum(p.default is p.empty for p in self._positional)
+
+    @cached_property
+    def variadic(self) -> bool:
+        """Whether any number of inputs may follow."""
+        return any(p.kind is p.VAR_POSITIONAL for p in self._parameters)
+
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """Names of the attributes."""
+        return frozenset(self.kinds)
+
+    @cached_property
+    def required_attributes(self) -> frozenset[str]:
+        """Those without a default."""
+        return frozenset(p.name for p in self._parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty)
+
+    @cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """What each attribute must be: "int", "Sequence[float]", "Graph" ..., as the signature says."""
+        attributes = [p for p in self._parameters if p.kind is p.KEYWORD_ONLY]
+        return {p.name: str(p.annotation).removesuffix(" | None") for p in attributes}
+
+    @cached_property
+    def generator(self) -> bool:
+        """The function yields for what only a run can tell, or for subgraphs (context.Steps)."""
+        return inspect.isgeneratorfunction(self.function)
 
 
 _OPS: dict[tuple[str, str], list[OpDef]] = {}
@@ -59,31 +96,11 @@ def op(
     """Register a function as the form of the named operators from version ``since`` on."""
 
     def register(function: Function) -> Function:
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        attributes = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
         for name in names:
             forms = _OPS.setdefault((domain, name), [])
             if any(form.since == since for form in forms):
                 raise ValueError(f"{domain or 'ai.onnx'}::{name} from {since} is registered twice")
-            forms.append(
-                OpDef(
-                    domain=domain,
-                    name=name,
-                    since=since,
-                    function=function,
-                    inputs=tuple(p.name for p in positional),
-                    required=sum(p.default is p.empty for p in positional),
-                    variadic=any(p.kind is p.VAR_POSITIONAL for p in parameters),
-                    attributes=frozenset(p.name for p in attributes),
-                    required_attributes=frozenset(p.name for p in attributes if p.default is p.empty),
-                    kinds={p.name: str(p.annotation).removesuffix(" | None") for p in attributes},
-                    host=frozenset(host),
-                    fold=fold,
-                    pure=pure,
-                    generator=inspect.isgeneratorfunction(function),
-                )
-            )
+            forms.append(OpDef(domain, name, since, function, frozenset(host), fold, pure))
         return function
 
     return register
