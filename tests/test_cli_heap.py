@@ -77,7 +77,9 @@ def test_presets_and_options(capsys: pytest.CaptureFixture[str], recording: str)
         "geometric_cap": 8 * MIB,
         "linear_step": MIB,
     }
-    assert list(rows(capsys, recording, "--preset", "1GiB", "--step", "0")) == ["as recorded", "1GiB", "these options"]
+    changed = rows(capsys, recording, "--preset", "1GiB", "--step", "0")
+    assert list(changed) == ["as recorded", "1GiB"]
+    assert changed["1GiB"]["policy"] == {**PRESETS["1GiB"].policy.to_dict(), "geometric_step": 0.0}
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str], recording: str) -> None:
@@ -86,8 +88,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], recording: str) -> None:
         "three.npz: 3 calls",
         "policy             peak in use linear memory growths         slack  fails at",
         "as recorded          24.00 MiB     30.06 MiB       2      6.06 MiB  -",
-        "1GiB                 24.00 MiB     30.06 MiB       2      6.06 MiB  -",
-        "these options        16.00 MiB     22.06 MiB       1      6.06 MiB  call 2: memalign(64) of 8.00 MiB, "
+        "1GiB                 16.00 MiB     22.06 MiB       1      6.06 MiB  call 2: memalign(64) of 8.00 MiB, "
         "16.00 MiB in use; the engine's limit is 24.00 MiB",
     ]
 

@@ -397,3 +397,59 @@ def test_a_view_that_is_kept_is_named_on_close() -> None:
     assert runtime.leaks().tensors[0].views == (looked,)
     del view
     runtime.close()
+
+
+def test_stale_views_are_no_input(runtime: ort.Runtime) -> None:
+    tensor = ort.Tensor("float32", X, runtime=runtime)
+    view = tensor.data
+    tensor.dispose()
+    with ort.InferenceSession.create(graphs.mlp(2), runtime=runtime) as session:
+        with pytest.raises(ort.UseAfterDisposeError, match="use after dispose: a view of 128 bytes"):
+            session.run({"x": view})
+        with pytest.raises(ort.UseAfterDisposeError):
+            ort.Tensor("float32", view, runtime=runtime)
+        session.run({"x": X})["y"].dispose()
+
+
+def test_without_a_debug_heap_a_tensor_may_come_back_by_its_view() -> None:
+    with ort.Runtime(trace_allocations=True) as runtime:
+        tensor = ort.Tensor("float32", X, runtime=runtime)
+        view = tensor.data
+        tensor.dispose()
+        again = ort.Tensor("float32", view, runtime=runtime)
+        np.testing.assert_array_equal(again.data, X)
+        assert runtime.leaks().tensors[0].disposed == ""
+        del view
+        again.dispose()
+
+
+def test_what_is_found_when_something_else_happens_is_told_by_the_next_check(runtime: ort.Runtime) -> None:
+    """Freeing a block that was written past, in a finaliser or as another call leaves, must not break that call."""
+    tensor = ort.Tensor("float32", X, runtime=runtime)
+    poke(runtime, tensor.address + 128)
+    with pytest.warns(ResourceWarning):
+        del tensor
+    pointer = runtime.malloc(100)
+    with pytest.raises(ort.HeapCorruptionError, match=r"write past its end, 1 bytes from it.*\(user of Tensor\)"):
+        runtime.heap_check()
+    runtime.free(pointer)
+
+
+def test_a_tensor_is_disposed_of_although_it_was_written_past(runtime: ort.Runtime) -> None:
+    runtime.start_events()
+    tensor = ort.Tensor("float32", X, runtime=runtime)
+    poke(runtime, tensor.address + 128)
+    with pytest.raises(ort.HeapCorruptionError, match="write past its end"):
+        tensor.dispose()
+    assert tensor.location == "none"
+    assert [e.kind for e in runtime.events] == ["alloc", "free"]
+    assert runtime.forgotten == ()
+
+
+def test_what_is_found_at_the_end_is_told_once_the_runtime_is_closed() -> None:
+    runtime = ort.Runtime(debug=True)
+    pointer = runtime.malloc(100)
+    poke(runtime, pointer + 100)
+    with pytest.raises(ort.HeapCorruptionError, match="write past its end"), pytest.warns(ResourceWarning):
+        runtime.close()
+    assert runtime.closed

@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
     @rule(size=st.integers(1 << 20, 80 << 20))
     def ask_for_much(self, size: int) -> None:
         try:
-            self.runtime.allocate(size, "user", "much").drop(-1)
+            self.runtime.allocate(size, "user", "much").free()
         except MemoryError:
             assert self.runtime.memory().linear + size + 8192 > self.runtime.maximum
 

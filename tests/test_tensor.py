@@ -242,7 +242,7 @@ def test_a_block_that_is_given_back_twice_is_freed_once(runtime: ort.Runtime) ->
     assert runtime.memory().blocks == len(runtime.blocks()) == 1
     with pytest.raises(ort.DisposedError, match="given back"):
         runtime.view(first, (10,), np.dtype(np.uint8))
-    second.drop(-1)
+    second.free()
     assert runtime.memory().used == 0
 
 
@@ -318,7 +318,7 @@ def test_the_engine_limit_stops_growth_before_the_maximum() -> None:
         with pytest.raises(MemoryError):
             ort.Tensor("uint8", np.zeros(16 << 20, np.uint8), runtime=runtime)
         assert runtime.memory().linear == 16 << 20
-        assert runtime.memory().maximum == 0xFFFF0000
+        assert runtime.memory().maximum == 20 << 20
 
 
 def test_blocks_know_the_line_that_made_them() -> None:

@@ -143,7 +143,7 @@ def test_memory_that_grew_for_what_is_gone_is_retained(runtime: ort.Runtime) -> 
     assert text.startswith(
         f"linear memory grew from 16,777,216 to {linear:,} bytes in call 1 of 3 (after 0 to warm up)\n"
         f"retained, not leaked: linear memory grew by {linear - 16 * MIB:,} bytes for what has been given back; it "
-        f"cannot shrink, {linear:,} bytes of it are free for what comes next\n"
+        f"cannot shrink, {linear - 6_303_872:,} bytes of it are free for what comes next\n"
     )
     assert_no_growth(once, runs=3, warmup=0, runtime=runtime)
 
@@ -223,7 +223,7 @@ def test_what_python_collects_is_a_leak_in_a_page(runtime: ort.Runtime) -> None:
 
         # What was dropped before is none of its business, nor what is dropped in another runtime.
         with ort.Runtime() as other:
-            assert_no_leak(lambda: floats(1, other), runtime=runtime)
+            assert_no_leak(lambda: (floats(1, other), floats(1, runtime).dispose()), runtime=runtime)
             assert len(other.forgotten) == 2
 
     def whole_session() -> None:
@@ -281,7 +281,7 @@ def test_the_peak_of_a_run_is_returned(runtime: ort.Runtime) -> None:
         peak = assert_peak(page, "1MiB", runtime=runtime)
         assert 120_000 < peak - before < 120_200
         assert assert_peak(page, peak, runtime=runtime) == peak
-        assert assert_peak(lambda: None, "4096", runtime=runtime) == before
+        assert before < assert_peak(lambda: floats(1, runtime).dispose(), "8192", runtime=runtime) <= before + 80
         text = message(lambda: assert_peak(page, peak - 1, runtime=runtime))
         assert text.startswith(f"peak of {peak:,} bytes in use, 1 more than {peak - 1:,}; at the peak:\n")
         assert rows(text) == ["80,000 bytes at user Tensor", "44,000 bytes in 2 blocks user Tensor"]
@@ -400,9 +400,24 @@ def test_of_the_default_runtime_unless_told(runtime: ort.Runtime) -> None:
 
 
 def test_nothing_is_allocated(runtime: ort.Runtime) -> None:
-    assert each_failed_allocation(lambda: None, runtime=runtime) == 0
+    """A callable that allocates elsewhere would pass whatever it does."""
     with ort.Runtime() as other:
-        assert each_failed_allocation(lambda: floats(1, other).dispose(), runtime=runtime) == 0
+
+        def elsewhere() -> None:
+            floats(1, other).dispose()
+
+        checks: list[Callable[[], object]] = [
+            lambda: assert_no_growth(elsewhere, runs=2, runtime=runtime),
+            lambda: assert_no_leak(elsewhere, runtime=runtime),
+            lambda: assert_peak(elsewhere, "1MiB", runtime=runtime),
+            lambda: each_failed_allocation(elsewhere, runtime=runtime),
+        ]
+        for check in checks:
+            assert re.fullmatch(
+                r"the callable asked for no memory of <Runtime 16,777,216 .*>, so nothing was tested: "
+                r"does it use another runtime\?",
+                message(check),
+            )
 
 
 def test_a_callable_that_handles_the_failure(runtime: ort.Runtime) -> None:

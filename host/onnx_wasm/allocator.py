@@ -12,10 +12,9 @@ from .blocks import call_site
 from .debug_heap import DebugHeap, padded
 from .engine import PAGE, Instance
 from .heap_events import EventKind, HeapEvent
-from .heap_log import MALLOC, TENSOR, EventLog, Recorder
+from .heap_log import MALLOC, TENSOR, TENSOR_ALIGNMENT, EventLog, Recorder
 from .memory_info import Growth
 
-TENSOR_ALIGNMENT = 64
 DEFAULT_EVENTS = 65536
 # Of wasm/_chunk.wat.j2: bytes of a chunk in use that are not the block's, bytes kept behind top, and the unit in which
 # the heap asks for more.
@@ -35,6 +34,8 @@ class Allocator:
         self._trace = trace
         self._logged_growths = 0
         self._noncontiguous = False
+        self._injected = ""
+        """What a test has made the last allocation fail by."""
         self._events: EventLog | None = None
         self._recorder: Recorder | None = None
         self._debug_peak = 0
@@ -82,62 +83,72 @@ class Allocator:
         chunk = _chunk(_chunk(rounded) + TENSOR_ALIGNMENT + 12)
         # A first failure makes all later asks larger, but was not larger itself.
         missing = chunk if self._noncontiguous else chunk - self.word(layout.TOP_SIZE)
-        self._noncontiguous = bool(self.word(layout.NONCONTIGUOUS))
         ask = -(-(max(missing, 0) + _FOOT + 8) // _UNIT) * _UNIT
         return -(-(self.word(layout.BRK) + ask) // PAGE) * PAGE
 
+    def failed(self) -> None:
+        """A failure has been told: `enough` is about later ones from now on."""
+        self._noncontiguous = bool(self.word(layout.NONCONTIGUOUS))
+
     # Calls
 
-    def take(self, nbytes: int, tag: str, owner: str, node: str = "") -> int:
+    def take(self, nbytes: int, tag: str, owner: str, session: str = "", node: str = "") -> int:
         """A 64-aligned block as ORT allocates a tensor, or 0."""
         if not self.watched:
             return self._aligned_new(TENSOR_ALIGNMENT, nbytes) if nbytes < 1 << 32 else 0
-        return self._take_watched(TENSOR, nbytes, tag, owner, node)
+        return self._take_watched(TENSOR, nbytes, tag=tag, owner=owner, session=session, node=node)
 
     def malloc(self, nbytes: int, tag: str, owner: str) -> int:
         """A block as C's malloc gives it, or 0."""
         if not self.watched:
             return self._malloc(nbytes) if nbytes < 1 << 32 else 0
-        return self._take_watched(MALLOC, nbytes, tag, owner, "")
+        return self._take_watched(MALLOC, nbytes, tag=tag, owner=owner, session="", node="")
 
-    def give(self, address: int, nbytes: int = 0, tag: str = "", owner: str = "", node: str = "") -> int:
-        """Give back a block; 1, or HeapPointerError of the debug heap, where it is none. The rest is for the log."""
+    def give(self, address: int, nbytes: int = 0, *, site: str = "", **about: str) -> int:
+        """Give back a block; 1, or HeapPointerError of the debug heap, where it is none. The rest is for the log:
+        ``site`` is where that was asked for, if not by the caller."""
         if not self.watched:
             return self._free(address)
-        site = call_site() if self._trace else ""
+        site = site or (call_site() if self._trace else "")
         if self.debug is None:
             failed = self._free_chunk(address)
         else:
             failed = 0
             self.debug.release(address, site)
         if not failed:
-            self._log("free", address, nbytes, tag=tag, owner=owner, node=node, site=site)
+            self._log("free", address, nbytes, site=site, **about)
         return failed
 
-    def _take_watched(self, op: int, nbytes: int, tag: str, owner: str, node: str) -> int:
+    def _take_watched(self, op: int, nbytes: int, *, tag: str, owner: str, session: str, node: str) -> int:
         debug, site = self.debug, call_site() if self._trace else ""
         size = nbytes if debug is None else padded(nbytes)
         address = self._ask(op, size)
         if self._recorder is not None:
             # aligned_new rounds up before it asks.
             arg = size if op == MALLOC else -(-max(size, 1) // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
-            self._recorder.allocated(op, min(arg, 0xFFFFFFFF), address, self._linear(), self.word(layout.BRK))
+            place = address, self._linear(), self.word(layout.BRK)
+            self._recorder.allocated(op, min(arg, 0xFFFFFFFF), *place, injected=self._injected)
         if debug is not None and address:
             address = debug.guard(address, nbytes, tag, owner, node, site)
             self._debug_peak = max(self._debug_peak, self.used())
-        about = {"tag": tag, "owner": owner, "node": node, "site": site}
+        about = {"tag": tag, "owner": owner, "session": session, "node": node, "site": site}
         self._log_growths(about)
         self._log("alloc" if address else "fail", address, nbytes, **about)
         return address
 
     def _ask(self, op: int, size: int) -> int:
         """What the allocator answers; where it has nothing, the debug heap gives up its quarantine."""
-        injected = self.word(layout.FAIL_AT) == 1
-        refused = self.word(layout.FAIL_GROWTH)
+        failing, refused, before = (self.word(w) for w in (layout.FAIL_AT, layout.FAIL_GROWTH, layout.NONCONTIGUOUS))
         address = self._answer(op, size)
         # A failure that a test has asked for stays one.
-        injected |= refused != 0 and self.word(layout.FAIL_GROWTH) == 0
-        if not address and not injected and self.debug is not None and self.debug.waiting:
+        self._injected = ""
+        if not address and failing == 1:
+            self._injected = "allocation"
+        elif not address and refused and not self.word(layout.FAIL_GROWTH):
+            self._injected = "growth"
+        elif not address and self.debug is not None and self.debug.waiting:
+            # As if it had not been asked yet: a failure changes how the heap asks for more.
+            self._words[layout.NONCONTIGUOUS // 4] = before
             self.debug.flush()
             address = self._answer(op, size)
         return address
@@ -155,6 +166,12 @@ class Allocator:
 
     def _chunk_size(self, address: int) -> int:
         return self._usable_size(address) + _OVERHEAD
+
+    def close(self) -> None:
+        """Forget the memory; nothing is kept from now on."""
+        del self._words
+        self.debug = self._events = self._recorder = None
+        self.watched = False
 
     # Watching
 

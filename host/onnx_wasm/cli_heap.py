@@ -20,9 +20,6 @@ from .picture import human
 from .session import InferenceSession
 from .whatif import WhatIf, as_recorded, whatif
 
-# A log that drops none of its events.
-_EVENTS = 1 << 30
-
 
 def add(commands: Any) -> None:
     """Add the command to a parser's commands."""
@@ -77,8 +74,8 @@ def _whatif(args: argparse.Namespace) -> int:
     recording = trace.load(args.trace)
     changes = cli_args.changes(args)
     names = args.preset or ([] if changes else list(PRESETS))
-    policies = {**as_recorded(recording), **{name: PRESETS[name].policy for name in names}}
-    if changes:
+    policies = {**as_recorded(recording), **{n: PRESETS[n].policy.with_(**changes) for n in names}}
+    if changes and not names:
         policies["these options"] = HeapPolicy(**changes)
     rows = whatif(recording, policies)
     if args.json:
@@ -120,7 +117,8 @@ def _map(args: argparse.Namespace) -> int:
     if out is not None and not out.parent.is_dir():
         raise OnnxWasmError(f"--svg {args.svg}: {out.parent} is no folder")
     stages: list[Stage] = []
-    with Runtime(policy=policy, log_events=_EVENTS) as runtime:
+    with Runtime(policy=policy) as runtime:
+        runtime.start_events(None)
 
         def stage(label: str) -> None:
             if runtime.events:

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from .blocks import Block
 from .errors import HeapCorruptionError, HeapPointerError, UseAfterDisposeError
 
 Bytes = NDArray[np.uint8]
@@ -86,8 +87,8 @@ class DebugHeap:
         self.quarantine: OrderedDict[int, Guarded] = OrderedDict()
         self.waiting = 0
         """Bytes in quarantine, guards and headers included."""
-        self.found_late: list[str] = []
-        """Faults that finalisers found, which could not raise them; `check` does."""
+        self.faults: list[str] = []
+        """What was found when blocks were freed, by whoever happened to do it; `check` raises it."""
         self._history: OrderedDict[int, Guarded] = OrderedDict()
         """What was last at an address, after quarantine; for messages only."""
 
@@ -103,20 +104,20 @@ class DebugHeap:
         return block.address
 
     def release(self, address: int, site: str) -> None:
-        """Put a block into quarantine. Raises HeapPointerError for what is no block, HeapCorruptionError for a block
-        that was written past; that one is given back all the same."""
+        """Put a block into quarantine, and note whether it was written past. Raises HeapPointerError for what is no
+        block."""
         block = self.blocks.pop(address, None)
         if block is None:
             self.refuse(address, site)
-        block.freed = site or "an unknown place"
+        block.freed = site
         broken = self._broken(block)
+        if broken:
+            self.faults.append(broken)
         self._fill(block, FREED)
         self.quarantine[address] = block
         self.waiting += self._chunk_size(address - GUARD)
         while self.waiting > self._limit and self.quarantine:
             self._evict()
-        if broken:
-            raise HeapCorruptionError(broken)
 
     def refuse(self, address: int, site: str) -> NoReturn:
         """The error for an address that is no block's. Raises HeapPointerError."""
@@ -146,7 +147,7 @@ class DebugHeap:
         """Look at every guard, and at what lies in quarantine; ``outlived`` are blocks that were disposed of while
         views of them live: address, where that was, where the views were made. Raises HeapCorruptionError that names
         the blocks."""
-        wrong, self.found_late = self.found_late, []
+        wrong, self.faults = self.faults, []
         wrong += [m for m in [self._written_at_null()] if m]
         wrong += [m for m in map(self._broken, self.blocks.values()) if m]
         wrong += [m for m in map(self._written_after_free, self.quarantine.values()) if m]
@@ -158,7 +159,12 @@ class DebugHeap:
                 wrong.append(f"{text}, disposed of at {place}{made}")
         if wrong:
             self._mend()
-            raise HeapCorruptionError("; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if wrong[5:] else ""))
+        _raise(wrong)
+
+    def report(self) -> None:
+        """Raise HeapCorruptionError for what was found since somebody looked."""
+        wrong, self.faults = self.faults, []
+        _raise(wrong)
 
     def check_blocks(self, addresses: Iterable[int], during: str) -> None:
         """Look at the guards of some blocks. Raises HeapCorruptionError that names what was ``during`` it."""
@@ -237,14 +243,30 @@ class DebugHeap:
             self._history.popitem(last=False)
         self._give(address - GUARD)
         if message:
-            raise HeapCorruptionError(message)
+            self.faults.append(message)
+
+
+def _raise(faults: Sequence[str]) -> None:
+    if faults:
+        raise HeapCorruptionError("; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if faults[5:] else ""))
+
+
+def refuse_stale(block: Block) -> None:
+    """Raise UseAfterDisposeError where a block's tensor was disposed of while views of it live."""
+    if block.dropped:
+        made = f", made at {block.site}" if block.site else ""
+        views = f"; the view was made at {', '.join(dict.fromkeys(block.views))}" if block.views else ""
+        raise UseAfterDisposeError(
+            f"use after dispose: a view of {block.nbytes:,} bytes at {block.address:#x} ({block.tag}, "
+            f"{block.owner}{made}), disposed of at {block.dropped}{views}"
+        )
 
 
 class CheckedView(np.ndarray[Any, Any]):
     """A numpy view of the debug heap that raises UseAfterDisposeError once its tensor is disposed of.
 
-    Indexing, ufuncs, numpy's functions and the array's own methods look first. What reaches the memory past
-    them (``np.asarray`` of it, the buffer protocol) reads NaN.
+    Indexing, ufuncs, numpy's functions and the array's own methods look first. What reaches the memory past them does
+    not, and reads NaN: ``np.asarray`` and ``np.array`` of it, ``.flat``, the buffer protocol.
     """
 
     _block: Any
@@ -254,14 +276,8 @@ class CheckedView(np.ndarray[Any, Any]):
         self._block = None if self.flags.owndata else getattr(obj, "_block", None)
 
     def _look(self) -> None:
-        block = self._block
-        if block is not None and block.dropped:
-            made = f", made at {block.site}" if block.site else ""
-            views = f"; the view was made at {', '.join(dict.fromkeys(block.views))}" if block.views else ""
-            raise UseAfterDisposeError(
-                f"use after dispose: a view of {block.nbytes:,} bytes at {block.address:#x} ({block.tag}, "
-                f"{block.owner}{made}), disposed of at {block.dropped}{views}"
-            )
+        if self._block is not None:
+            refuse_stale(self._block)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         plain = [_plain(x) for x in inputs]
@@ -304,7 +320,21 @@ def _checked(name: str) -> Any:
 for _name in (
     *("__getitem__", "__setitem__", "__iter__", "__contains__", "__bool__", "__int__", "__float__", "__index__"),
     *("__repr__", "__str__", "__format__", "__copy__", "__deepcopy__"),
-    *("all", "any", "argmax", "argmin", "argsort", "astype", "byteswap", "choose", "clip", "compress", "copy"),
+    *(
+        "all",
+        "any",
+        "argmax",
+        "argmin",
+        "argpartition",
+        "argsort",
+        "astype",
+        "byteswap",
+        "choose",
+        "clip",
+        "compress",
+        "copy",
+    ),
+    *("conj", "conjugate", "resize"),
     *("cumprod", "cumsum", "diagonal", "dot", "dump", "dumps", "fill", "flatten", "getfield", "item", "max", "mean"),
     *("min", "nonzero", "partition", "prod", "put", "ravel", "repeat", "round", "searchsorted", "setfield", "sort"),
     *("std", "sum", "take", "tobytes", "tofile", "tolist", "trace", "var"),

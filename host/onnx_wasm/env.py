@@ -31,6 +31,9 @@ class WasmFlags:
     variant: Variant = "relaxed"
     trace_allocations: bool = False
     debug: bool = False
+    quarantine: int = 16 << 20
+    log_events: bool | int = False
+    record: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         # A misspelt flag would be without effect.

@@ -5,46 +5,40 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import os
 import threading
 import warnings
 import weakref
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import heap_layout as layout
 from .allocator import DEFAULT_EVENTS, Allocator
 from .blocks import Block, Lease, Tag, call_site, stacklevel
-from .debug_heap import DEFAULT_QUARANTINE, CheckedView
+from .debug_heap import DEFAULT_QUARANTINE, CheckedView, refuse_stale
 from .engine import CANCEL, DETAIL, RUN, STATUS, Instance, Variant
-from .env import MAXIMUM, env
+from .env import env
 from .errors import (
     CancelledError,
     DisposedError,
     HeapCorruptionError,
-    HeapMemoryError,
-    HeapPointerError,
     LeaseError,
     no_copy,
 )
 from .gate import Gate, gated
-from .heap_events import HeapEvent
 from .heap_policy import HeapPolicy, preset
-from .heap_view import HeapView
+from .laboratory import Laboratory
 from .memory_info import MemoryInfo
 from .process import register
-from .verdicts import TENSOR_TAGS, BlockInfo, LeakReport, SessionInfo, Snapshot, leak_report
+from .verdicts import BlockInfo, SessionInfo
 
 Array = NDArray[Any]
 _FORGOTTEN = 256
 
 
-class Runtime:
+class Runtime(Laboratory):
     """A heap of one's own: one linear memory, one instance of the module.
 
     ``policy`` is the name of a preset (`heap_policy.PRESETS`) or a HeapPolicy; the seven parameters after it replace
@@ -79,6 +73,7 @@ class Runtime:
         log_events: bool | int = False,
         record: bool = False,
     ) -> None:
+        given_policy = policy
         named = preset(policy) if isinstance(policy, str) else policy
         given = {
             "initial": initial,
@@ -90,8 +85,8 @@ class Runtime:
             "linear_step": linear_step,
         }
         policy = named.with_(**{k: v for k, v in given.items() if v is not None})
-        if initial is None and policy.initial is not None:
-            # A smaller limit makes a smaller first size.
+        if initial is None and policy.initial is not None and named is not given_policy:
+            # Of a preset: a smaller limit makes a smaller first size.
             policy = policy.with_(initial=min(policy.initial, policy.limit, policy.engine_limit))
         policy.validate()
         if variant not in ("relaxed", "strict"):
@@ -100,7 +95,7 @@ class Runtime:
         """Limits and growth of this heap."""
         self.maximum = policy.limit
         self.trace_allocations = trace_allocations or debug
-        self._closed = self._failing = False
+        self._closed = self._failing = self._told = False
         self._blocks: dict[int, Block] = {}
         self._pending: deque[Block] = deque()
         self._gate = Gate(self._pending, self._drain)
@@ -134,106 +129,86 @@ class Runtime:
 
     __reduce__ = no_copy
 
-    @property
-    def logs_events(self) -> bool:
-        """Whether a log of events is kept."""
-        return self._allocator.logs
-
-    @property
-    def watched(self) -> bool:
-        """Whether a debug heap, a log or a recorder sees every single allocation."""
-        return self._allocator.watched
-
     # Blocks
 
     @gated
     def allocate(self, nbytes: int, tag: Tag = "user", owner: str = "") -> Block:
-        """A 64-aligned block. Raises HeapMemoryError with the request, the heap's state and the biggest holders."""
+        """A 64-aligned block, the caller's until its `Block.free`. Raises HeapMemoryError with the request, the heap's
+        state and the biggest holders."""
         return self._allocate(nbytes, tag, owner)
 
-    def _allocate(self, nbytes: int, tag: Tag, owner: str) -> Block:
+    def _allocate(self, nbytes: int, tag: Tag, owner: str, session: str = "") -> Block:
         # ORT allocates nothing for a tensor of no bytes.
         address = 0
         if nbytes:
             if self._closed:
                 self._check_open()
-            address = self._allocator.take(nbytes, tag, owner)
+            address = self._allocator.take(nbytes, tag, owner, session)
             if not address:
                 raise self._out_of_memory(nbytes, f"{owner} ({tag})" if owner else tag)
-        return self._adopt(address, nbytes, tag, owner)
+        return self._adopt(address, nbytes, tag, owner, session)
 
-    def _adopt(self, address: int, nbytes: int, tag: Tag, owner: str) -> Block:
+    def _adopt(self, address: int, nbytes: int, tag: Tag, owner: str, session: str = "") -> Block:
         """Enter a block that the module has allocated into the ledger."""
-        block = Block(self, address, nbytes, tag, owner, call_site() if self.trace_allocations else "")
+        block = Block(self, address, nbytes, tag, owner, call_site() if self.trace_allocations else "", session)
         if address:
             self._blocks[address] = block
         return block
 
     def _release(self, block: Block) -> None:
-        """Free a block that nothing holds, once; while views of it live, the last of them does it. The gate must be
+        """Free a block of the caller's, once; while views of it live, the last of them does it. The gate must be
         held."""
+        block.owned = False
         with self._ends:
-            if self._blocks.get(block.address) is block and not block._leases:
+            if self._knows(block) and not block._leases:
+                if self._allocator.give(
+                    block.address,
+                    block.nbytes,
+                    site=block.dropped,
+                    tag=block.tag,
+                    owner=block.owner,
+                    session=block.session,
+                ):
+                    # Its header was overwritten: it stays, and `heap_check` says so.
+                    block.owned = True
+                    return
                 del self._blocks[block.address]
-                self._allocator.give(block.address, block.nbytes, block.tag, block.owner)
 
-    def _free_at(self, address: int) -> None:
+    def _knows(self, block: Block) -> bool:
+        """Whether a block is in the ledger."""
+        return self._blocks.get(block.address) is block
+
+    def _free_at(self, address: int, nbytes: int = 0, **about: str) -> None:
         """Free what the module has allocated, also where it was adopted and nobody took it. The gate must be held."""
         block = self._blocks.get(address)
         if block is not None:
             self._release(block)
         else:
-            self._allocator.give(address)
+            self._allocator.give(address, nbytes, **about)
 
     def _outlived(self, block: Block) -> None:
-        """A tensor was disposed of while views of it live: the debug heap lets them read nothing useful."""
-        with self._ends:
-            if self._allocator.debug is not None and not self.closed:
-                self._allocator.debug.poison(block.address)
+        """A tensor was disposed of while views of it live: the debug heap lets them read nothing useful, as soon as no
+        run can be reading it."""
+        if self._allocator.debug is not None:
+            self._pending.append(block)
+            self._gate.try_drain()
 
-    def _give_back(self, block: Block, *, quietly: bool = False) -> None:
-        """Free a block that nothing keeps, now or as soon as the module is free. Where finalisers do it, ``quietly``,
-        the next `heap_check` tells what the debug heap finds."""
-        if block._holders or block._leases:
+    def _give_back(self, block: Block) -> None:
+        """Free a block that nothing keeps, now or as soon as the module is free."""
+        if block.owned or block._holders or block._leases:
             return
         self._pending.append(block)
-        try:
-            self._gate.try_drain()
-        except HeapCorruptionError as error:
-            if not quietly or self._allocator.debug is None:
-                raise
-            self._allocator.debug.found_late.append(str(error))
+        self._gate.try_drain()
 
     def _drain(self) -> None:
         while self._pending:
             block = self._pending.popleft()
-            if not block.holders and not self.closed:
-                self._release(block)
-
-    def _out_of_memory(self, nbytes: int, what: str, running: Mapping[str, int] | None = None) -> HeapMemoryError:
-        """The error for a request that the heap could not serve; ``running`` are bytes that a run holds, by owner."""
-        holders: Counter[str] = Counter(running or {})
-        for block in self._blocks.values():
-            holders[f"{block.tag} of {block.owner}" if block.owner else block.tag] += block.nbytes
-        biggest = ", ".join(f"{name} {size:,}" for name, size in holders.most_common(3))
-        return HeapMemoryError(
-            f"the heap cannot hold {nbytes:,} bytes for {what}: {self._memory()}."
-            f"{biggest and f' Biggest holders: {biggest}.'} {self._remedy(nbytes)}"
-        )
-
-    def _remedy(self, nbytes: int) -> str:
-        """What would have been enough for a request of ``nbytes``."""
-        enough = self._allocator.enough(nbytes)
-        limit = min(self.policy.limit, self.policy.engine_limit)
-        if enough <= limit:
-            return (
-                f"There was room below the limit of {limit:,}: the failure was asked for (fail_allocation, "
-                f"fail_growth), or the engine refused to grow the memory"
-            )
-        dispose = "dispose of tensors and sessions that are done"
-        if enough > MAXIMUM:
-            return f"It would take a memory of {enough:,} bytes, and 32-bit addresses end at 4 GiB: {dispose}"
-        return f"A maximum of {enough:,} bytes would have been enough; else {dispose}"
+            if self.closed or block.owned or block._holders:
+                continue
+            debug = self._allocator.debug
+            if block._leases and debug is not None and self._knows(block):
+                debug.poison(block.address)
+            self._release(block)
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], offset: int = 0) -> Array:
         """A zero-copy array over a block; it and all arrays derived from it hold a lease on the block."""
@@ -268,43 +243,9 @@ class Runtime:
         lease = getattr(base, "_lease", None) or getattr(getattr(base, "obj", None), "_lease", None)
         if lease is None or lease.block.runtime is not self:
             return None
+        if self._allocator.debug is not None:
+            refuse_stale(lease.block)
         return lease.block, address - lease.block.address
-
-    @gated
-    def malloc(self, nbytes: int) -> int:
-        """The address of a block as the page's own ``_malloc`` gives it: 8-aligned, not a tensor's.
-
-        Raises HeapMemoryError where ``_malloc`` answers 0.
-        """
-        self._check_open()
-        address = self._allocator.malloc(nbytes, "user", "malloc") if nbytes >= 0 else 0
-        if not address:
-            raise self._out_of_memory(nbytes, "malloc")
-        self._adopt(address, nbytes, "user", "malloc")
-        return address
-
-    @gated
-    def free(self, address: int) -> None:
-        """Give back what `malloc` gave; 0 is ignored, as in C.
-
-        Raises HeapPointerError for an address that is no block's or no longer (the page's ``_free`` would take it, and
-        corrupt the heap), and for a block that a tensor or session owns.
-        """
-        self._check_open()
-        block = self._blocks.get(address)
-        if not address:
-            return
-        if block is None or block.owner != "malloc":
-            site = call_site() if self.trace_allocations else ""
-            if block is not None:
-                raise HeapPointerError(f"free of {address:#x}: {block!r} is not malloc's; dispose of its owner")
-            if self._allocator.debug is not None:
-                self._allocator.debug.refuse(address, site)
-            raise HeapPointerError(
-                f"free of {address:#x}: no block begins there. It was freed before, or never allocated; "
-                "Runtime(debug=True) tells which, and where"
-            )
-        self._release(block)
 
     # State
 
@@ -317,167 +258,6 @@ class Runtime:
         """Calls into the module so far."""
         return self._instance.calls
 
-    @gated
-    def memory(self) -> MemoryInfo:
-        """The heap's state now, by a walk through it."""
-        self._drain()
-        return self._memory()
-
-    def _memory(self) -> MemoryInfo:
-        self._check_open()
-        self._stats()
-        by_tag: Counter[str] = Counter()
-        tensors = 0
-        for block in list(self._blocks.values()):
-            by_tag[block.tag] += block.nbytes
-            tensors += block.tag in TENSOR_TAGS
-        return MemoryInfo(
-            linear=self._instance.memory_size(),
-            maximum=self.maximum,
-            used=self._allocator.used(),
-            free=self._allocator.word(layout.WALK_FREE),
-            peak=self._allocator.peak(),
-            largest_free=self._allocator.word(layout.WALK_LARGEST_FREE),
-            blocks=self._allocator.blocks(),
-            growths=self._allocator.growths(),
-            growth_count=self._allocator.word(layout.GROWTHS),
-            tensors=tensors,
-            sessions=len(self._sessions),
-            by_tag=dict(by_tag),
-            quarantine=0 if self._allocator.debug is None else self._allocator.debug.waiting,
-        )
-
-    @gated
-    def blocks(self) -> list[Block]:
-        """The blocks in the ledger, by address."""
-        return sorted(self._blocks.values(), key=lambda b: b.address)
-
-    @gated
-    def heap_view(self, type: str, *, shared: bool = True) -> HeapView:
-        """A typed array over all of memory as a page has it (``HEAPF32``), which growth leaves behind; with ``shared``
-        False as over unshared memory, which growth detaches."""
-        self._check_open()
-        return HeapView(self._bytes, self._linear, type, shared=shared)
-
-    def _linear(self) -> int:
-        self._check_open()
-        return self._instance.memory_size()
-
-    @gated
-    def heap_check(self) -> None:
-        """Walk the heap and check every invariant; in a debug heap all guards, and what is in quarantine, too.
-
-        Raises HeapCorruptionError with the bad chunk's address, or what was written where.
-        """
-        self._check_open()
-        self._check_all()
-
-    def _check_all(self) -> None:
-        code = self._check()
-        if code:
-            where = self._allocator.word(layout.BAD_CHUNK)
-            raise HeapCorruptionError(f"chunk at {where:#x}: {layout.CHECK_CODES[code]}")
-        if self._allocator.debug is not None:
-            outlived = [(b.address, b.dropped, b.views) for b in self._blocks.values() if b.dropped]
-            self._allocator.debug.check(outlived)
-
-    # Watching
-
-    @gated
-    def snapshot(self) -> Snapshot:
-        """What lives now: for `leaks`, and for `Snapshot.diff`."""
-        self._drain()
-        return self._snapshot()
-
-    def _snapshot(self) -> Snapshot:
-        blocks = sorted(self._blocks.values(), key=lambda b: b.address)
-        sessions = sorted((s.info() for s in list(self._sessions)), key=lambda i: i.number)
-        return Snapshot(self._memory(), tuple(map(BlockInfo.of, blocks)), tuple(sessions))
-
-    @gated
-    def leaks(self, since: Snapshot | None = None) -> LeakReport:
-        """What lives that did not at a snapshot (or at all), by owner; false where nothing has leaked."""
-        self._drain()
-        return self._leaks(since)
-
-    def _leaks(self, since: Snapshot | None) -> LeakReport:
-        held = {b.serial for s in list(self._sessions) for b in s._blocks()}
-        if self._arena is not None:
-            held.add(self._arena.serial)
-        return leak_report(self._snapshot(), since, held)
-
-    @property
-    def forgotten(self) -> tuple[BlockInfo | SessionInfo, ...]:
-        """Tensors and sessions that nobody disposed of before Python collected them, the latest 256, oldest first.
-
-        Their memory has been given back. In a page nothing collects what lies in WebAssembly memory.
-        """
-        return tuple(self._forgotten)
-
-    @gated
-    def start_events(self, limit: int | None = DEFAULT_EVENTS) -> None:
-        """Keep the latest ``limit`` events of the heap from now on; None: all of them."""
-        self._check_open()
-        if limit is not None and limit < 1:
-            raise ValueError(f"a log of {limit} events; at least 1")
-        self._allocator.log(limit)
-
-    @gated
-    def stop_events(self) -> list[HeapEvent]:
-        """The events that were kept; no more are."""
-        self._check_open()
-        events = self._allocator.events()
-        self._allocator.stop_log()
-        return events
-
-    @property
-    def events(self) -> list[HeapEvent]:
-        """The events that are kept, oldest first."""
-        return [] if self.closed else self._allocator.events()
-
-    @gated
-    def save_recording(self, path: str | os.PathLike[str], **about: Any) -> int:
-        """Write every call of the allocator so far in the format of recordings (docs/recordings.md), for
-        `onnx-wasm heap replay` and `whatif`; how many there are. ``about`` goes into the file's ``meta``.
-
-        Raises ValueError unless the runtime was made with ``record=True``.
-        """
-        self._check_open()
-        recorder = self._allocator.recorder
-        if recorder is None:
-            raise ValueError("nothing was recorded: make the runtime with record=True")
-        recorder.save(Path(path), about)
-        return len(recorder)
-
-    @gated
-    def reset_peak(self) -> None:
-        """Let `MemoryInfo.peak` begin anew, from the bytes in use now."""
-        self._drain()
-        self._check_open()
-        self._allocator.reset_peak()
-
-    @gated
-    def fail_allocation(self, nth: int) -> int:
-        """Let the nth allocation from now fail as if memory were full (1: the next; 0: none).
-
-        Returns how many allocations were left of an earlier call: 0 where its failure has come.
-        """
-        return self._replace(layout.FAIL_AT, nth)
-
-    def _replace(self, address: int, nth: int) -> int:
-        self._check_open()
-        if not 0 <= nth < 0xFFFFFFFF:
-            raise ValueError(f"nth {nth} must lie in [0, {0xFFFFFFFF})")
-        before = self._allocator.word(address)
-        self._words[address // 4] = nth
-        return before
-
-    @gated
-    def fail_growth(self, nth: int) -> int:
-        """Let the nth growth of the memory from now be refused, as by an engine that has no more (1: the next; 0:
-        none); the allocation that asked for it fails. Returns what was left, as `fail_allocation` does."""
-        return self._replace(layout.FAIL_GROWTH, nth)
-
     def cancel(self) -> None:
         """Stop the run that another thread has under way; it raises CancelledError."""
         with self._ends:
@@ -488,15 +268,25 @@ class Runtime:
         if self.closed:
             raise DisposedError("the runtime is closed")
 
-    @gated
     def close(self) -> None:
         """Give all of it back to the process; sessions and tensors of this runtime are dead afterwards.
 
-        Raises LeaseError (a BufferError) while numpy views of the heap are alive.
+        Raises LeaseError (a BufferError) while numpy views of the heap are alive. Once closed, a ResourceWarning names
+        what was never disposed of, and a debug heap's HeapCorruptionError what it still found.
         """
+        text, fault = self._close()
+        if text:
+            warnings.warn(text, ResourceWarning, stacklevel=stacklevel(), source=self)
+        if fault is not None:
+            raise fault
+
+    @gated
+    def _close(self) -> tuple[str, HeapCorruptionError | None]:
+        """Close; a warning and an error to be told when it is done."""
+        text, fault = "", None
         with self._ends:
             if self._closed:
-                return
+                return text, fault
             leased = [b for b in self._blocks.values() if b.leases]
             if leased:
                 views = sorted({v for b in leased for v in b.views if v})
@@ -505,25 +295,21 @@ class Runtime:
                     f"of {', '.join(map(repr, leased[:3]))}{f', made at {chr(44).join(views[:5])}' if views else ''}; "
                     "drop or copy them first"
                 )
-            self._warn_of_leaks("when its runtime was closed")
+            text = self._leak_warning("when its runtime was closed")
+            try:
+                self._after_run()
+            except HeapCorruptionError as error:
+                fault = error
             self._closed = True
             self._blocks.clear()
             self._pending.clear()
             self._arena = None
-            del self._bytes, self._words, self._allocator
+            self._allocator.close()
+            del self._bytes, self._words
             self._stats = self._check = _closed
             self._run = self._run_record = _closed
             self._instance.close()
-
-    def _warn_of_leaks(self, when: str) -> None:
-        """A ResourceWarning where tensors or sessions are left. The gate must be held."""
-        tensors = [b for b in self._blocks.values() if b.holders or b.owner == "malloc"]
-        sessions = [s for s in list(self._sessions) if s._blocks()]
-        if not (tensors or sessions) or self._failing:
-            return
-        names = [f"{s!r}{f' created at {s.site}' if s.site else ''}" for s in sessions] + [repr(b) for b in tensors]
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if names[8:] else "")
-        warnings.warn(f"never disposed {when}: {shown}", ResourceWarning, stacklevel=stacklevel(), source=self)
+        return text, fault
 
     def __enter__(self) -> Runtime:
         return self
@@ -533,8 +319,8 @@ class Runtime:
         self._failing = kind is not None
         try:
             self.close()
-        except LeaseError:
-            # Views in the frames of an error that is on its way must not hide it; the runtime ends with the last one.
+        except (LeaseError, HeapCorruptionError):
+            # What comes of an error that is on its way must not hide it; the runtime ends with the last view.
             if kind is None:
                 raise
 
@@ -574,7 +360,7 @@ class Runtime:
         if arena is not None and not self._sessions:
             self._arena, blocks = None, [*blocks, arena]
         for block in blocks:
-            self._give_back(block, quietly=True)
+            block.free()
 
     def _execute(self, start: int, end: int) -> int:
         """Run the records in [start, end); the status, or TrapError. The gate must be held."""

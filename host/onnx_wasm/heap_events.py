@@ -28,6 +28,8 @@ class HeapEvent:
     """What the block is for: weights, activations, input, output, tape, user."""
     owner: str = ""
     """Session and tensor that the block is for."""
+    session: str = ""
+    """Name of the session alone."""
     node: str = ""
     """The node that was running, of a tape's own allocations."""
     site: str = ""

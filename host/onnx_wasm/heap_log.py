@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from array import array
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from .heap_events import EventKind, HeapEvent
 
 # The operations of recordings (docs/recordings.md).
 MALLOC, FREE, TENSOR = 0, 1, 2
+TENSOR_ALIGNMENT = 64
 
 
 class EventLog:
@@ -35,31 +35,36 @@ class Recorder:
     def __init__(self, start: dict[str, int | None], policy: dict[str, Any]) -> None:
         self._start = start
         self._policy = policy
-        self._columns = {name: array("L") for name in ("op", "arg", "ptr", "memory", "brk")}
+        # One append a call, which no interrupt can tear.
+        self._rows: list[tuple[int, int, int, int, int]] = []
         self._numbers: dict[int, int] = {}
         self._allocations = 0
+        self._injected: dict[str, list[int]] = {}
 
-    def allocated(self, op: int, size: int, address: int, memory: int, brk: int) -> None:
-        """An allocation of ``size`` bytes, answered with ``address``, or with 0."""
+    def allocated(self, op: int, size: int, address: int, memory: int, brk: int, *, injected: str = "") -> None:
+        """An allocation of ``size`` bytes, answered with ``address``, or with 0; ``injected`` is "allocation" or
+        "growth" where a test has made it fail."""
         if address:
             self._numbers[address] = self._allocations
+        if injected:
+            self._injected.setdefault(injected, []).append(len(self._rows))
         self._allocations += 1
-        self._add(op, size, address, memory, brk)
+        self._rows.append((op, size, address, memory, brk))
 
     def freed(self, address: int, memory: int, brk: int) -> None:
         """The block at ``address`` was given back."""
-        self._add(FREE, self._numbers.pop(address), address, memory, brk)
-
-    def _add(self, *row: int) -> None:
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
+        self._rows.append((FREE, self._numbers.pop(address), address, memory, brk))
 
     def __len__(self) -> int:
-        return len(self._columns["op"])
+        return len(self._rows)
 
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Write an ``.npz``; OSError where it cannot be written."""
-        kinds = {"op": np.uint8}
-        columns = {n: np.array(c, kinds.get(n, np.uint32)) for n, c in self._columns.items()}
+        names = ("op", "arg", "ptr", "memory", "brk")
+        columns = dict(zip(names, np.array(self._rows, np.uint32).reshape(-1, len(names)).T, strict=True))
+        columns["op"] = columns["op"].astype(np.uint8)
         meta = {**about, "start": self._start, "policy": self._policy}
-        np.savez_compressed(path, allow_pickle=False, meta=json.dumps(meta), **columns)
+        if self._injected:
+            meta["injected"] = self._injected
+        with path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, meta=json.dumps(meta, default=str), **columns)

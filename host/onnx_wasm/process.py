@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import warnings
 import weakref
 from typing import Any
 
@@ -17,11 +18,22 @@ def register(runtime: Any) -> None:
 
 
 def _before_fork() -> None:
-    """Wait until no thread is in a call: a child gets heaps that are consistent, and locks that it can take."""
-    for runtime in list(_runtimes):
-        for lock in (runtime._gate.lock, runtime._ends):
-            lock.acquire()
+    """Wait until no thread is in a call: a child gets heaps that are consistent, and locks that it can take.
+
+    A thread in one runtime may wait for another's lock; so no lock is waited for while another one is held.
+    """
+    runtimes = list(_runtimes)
+    locks = [r._gate.lock for r in runtimes] + [r._ends for r in runtimes]
+    while True:
+        for lock in locks:
+            if not lock.acquire(blocking=False):
+                break
             _forking.append(lock)
+        else:
+            return
+        _after_fork()
+        with lock:
+            pass
 
 
 def _after_fork() -> None:
@@ -36,10 +48,21 @@ if hasattr(os, "register_at_fork"):
 @atexit.register
 def _at_exit() -> None:
     """A ResourceWarning for each runtime in which something was never disposed of."""
+    errors: list[ResourceWarning] = []
     for runtime in list(_runtimes):
         # A daemon thread may be in a call that never ends.
-        if not runtime.closed and runtime._gate.lock.acquire(blocking=False):
+        if runtime.closed or not runtime._gate.lock.acquire(blocking=False):
+            continue
+        try:
+            text = runtime._leak_warning("at exit")
+        finally:
+            runtime._gate.lock.release()
+        if text:
+            runtime._told = True
             try:
-                runtime._warn_of_leaks("at exit")
-            finally:
-                runtime._gate.lock.release()
+                warnings.warn(text, ResourceWarning, stacklevel=2)
+            except ResourceWarning as error:
+                # Warnings may be errors; the next runtime's turn comes all the same.
+                errors.append(error)
+    if errors:
+        raise errors[0]

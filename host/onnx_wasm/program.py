@@ -8,7 +8,7 @@ run.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -172,7 +172,7 @@ class Program:
             return again
         roots = dict.fromkeys(root for _, root, _ in encoded.weights)
         addresses = core.weights.place(roots)
-        block = core.runtime._allocate(encoded.words.nbytes, "tape", core.name)
+        block = core.runtime._allocate(encoded.words.nbytes, "tape", core.name, core.name)
         relocate(block.address)
         for word, root, offset in encoded.weights:
             encoded.words[word] = addresses[root] + offset
@@ -259,7 +259,9 @@ class Program:
             if block is None or block.nbytes < fed.nbytes:
                 if block is not None:
                     runtime._release(staging.pop(name))
-                block = staging[name] = runtime._allocate(fed.nbytes, "input", f"{self._core.name} {name}")
+                block = staging[name] = runtime._allocate(
+                    fed.nbytes, "input", f"{self._core.name} {name}", self._core.name
+                )
             target = runtime._bytes[block.address : block.address + fed.nbytes]
             if fed.dtype.bits < 8:
                 np.copyto(target, fed.array.reshape(-1))
@@ -357,14 +359,13 @@ class Program:
                 address = int(runtime._words[allocation.block_word])
                 runtime._words[allocation.block_word] = 0
                 node = self._node(encoded, i - 1, -1)
-                allocator.give(address, allocation.buffer.nbytes, *self._purpose(allocation), node)
+                allocator.give(address, allocation.buffer.nbytes, node=node, **self._purpose(allocation))
                 continue
             if kernel == _own("tape_malloc"):
                 allocation = by_address[first + 4 * here]
                 if not words[allocation.result]:
                     node = self._node(encoded, i, 1)
-                    tag, owner = self._purpose(allocation)
-                    address = allocator.take(allocation.buffer.nbytes, tag, owner, node)
+                    address = allocator.take(allocation.buffer.nbytes, node=node, **self._purpose(allocation))
                     if not address:
                         raise self._cannot_hold(segment, allocation.buffer.nbytes, first + 4 * here)
                     words[allocation.result] = address
@@ -380,11 +381,11 @@ class Program:
                 return status
         return 0
 
-    def _purpose(self, allocation: Allocation) -> tuple[Tag, str]:
-        """What a block of the tape is for, and whose it is."""
+    def _purpose(self, allocation: Allocation) -> dict[str, str]:
+        """What a block of the tape is for, and whose it is: tag, owner and session."""
         name = next((v.name for v in allocation.buffer.values if v.name), "")
         tag: Tag = "output" if allocation.buffer.place is Place.OUTPUT else "activations"
-        return tag, f"{self._core.name} {name}".rstrip()
+        return {"tag": tag, "owner": f"{self._core.name} {name}".rstrip(), "session": self._core.name}
 
     @staticmethod
     def _node(encoded: Tape, index: int, step: int) -> str:
@@ -419,8 +420,12 @@ class Program:
         index = tape.find_record(encoded, word)
         record = next((r for r in encoded.records[index:] if r is not None), None)
         what = f"tensor {names[0]!r}" if names else "an intermediate tensor"
-        held = sum(a.buffer.nbytes for a in segment.allocations.values() if runtime._words[a.block_word])
-        running = {f"activations of {self._core.name}": held} if held else {}
+        running: Counter[str] = Counter()
+        for allocation in segment.allocations.values():
+            # What the caller has lent for outputs is in the ledger.
+            taken = int(runtime._words[allocation.block_word])
+            if taken and taken not in runtime._blocks:
+                running[f"{self._purpose(allocation)['tag']} of {self._core.name}"] += allocation.buffer.nbytes
         return runtime._out_of_memory(nbytes, f"{what} of {where(record)}", running)
 
     def _contents(self, segment: Segment, value: Value) -> Array:
@@ -463,7 +468,9 @@ class Program:
         if allocation is None:
             return Tensor._wrap(Block(runtime, 0, 0, "output", name), value.dtype, value.shape)
         words = self._words(segment)
-        block = runtime._adopt(int(words[allocation.result]), value.root.nbytes, "output", f"{self._core.name} {name}")
+        block = runtime._adopt(
+            int(words[allocation.result]), value.root.nbytes, "output", f"{self._core.name} {name}", self._core.name
+        )
         tensor = Tensor._wrap(block, value.dtype, value.shape)
         # Only now: an interrupted run frees what its tapes still list.
         words[allocation.result] = 0
@@ -481,7 +488,7 @@ class Program:
                 # Forgotten first: a tape that finds the block here takes it for one that is lent.
                 words[allocation.result] = 0
                 if address and allocation.address not in lent:
-                    runtime._free_at(address)
+                    runtime._free_at(address, allocation.buffer.nbytes, **self._purpose(allocation))
             words[encoded.results] = 0
 
 

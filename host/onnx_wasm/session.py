@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes, model
-from .blocks import Block, call_site
+from .blocks import Block, asked_at, call_site
 from .errors import (
     DisposedError,
     FeedError,
@@ -47,6 +48,16 @@ Fetches = Sequence[str] | Mapping[str, Tensor | None] | None
 _TRIAL_SIZES = (1, 64, 224)
 _MAX_DECISIVE = 4096
 _numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def _asked_at(site: str) -> Iterator[None]:
+    """What a thread does that is started within it is put down to this line."""
+    token = asked_at.set(site)
+    try:
+        yield
+    finally:
+        asked_at.reset(token)
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,8 @@ class InferenceSession:
     @classmethod
     async def create_async(cls, model: Model, *args: Any, **settings: Any) -> InferenceSession:
         """`create` in a thread, for an event loop."""
-        return await asyncio.to_thread(cls.create, model, *args, **settings)
+        with _asked_at(call_site()):
+            return await asyncio.to_thread(cls.create, model, *args, **settings)
 
     # What the model is
 
@@ -235,7 +247,8 @@ class InferenceSession:
 
     async def run_async(self, feeds: Mapping[str, Feed], fetches: Fetches = None) -> dict[str, Any]:
         """`run` in a thread, for an event loop."""
-        return await asyncio.to_thread(self.run, feeds, fetches)
+        with _asked_at(call_site()):
+            return await asyncio.to_thread(self.run, feeds, fetches)
 
     def _run(self, feeds: Mapping[str, Feed], fetches: Fetches) -> dict[str, Result]:
         if self._express is not None and fetches is None:

@@ -176,8 +176,15 @@ class Tensor:
         return Tensor._wrap(block, self._dtype, shape, self._offset)
 
     def dispose(self) -> None:
-        """Give the tensor's memory back; it is dead at once. Live views keep the block until they are gone."""
+        """Give the tensor's memory back; it is dead at once. Live views keep the block until they are gone.
+
+        Raises HeapCorruptionError where a debug heap finds that something was written past a block; the tensor is
+        disposed of all the same.
+        """
+        block = self._block
         self._let_go(explicitly=True)
+        if block is not None:
+            block.runtime._report_faults()
 
     def _let_go(self, *, explicitly: bool) -> None:
         self._strings = None
@@ -189,7 +196,8 @@ class Tensor:
                 block.drop(self._token, self._disposed_at)
             except BaseException:
                 # Interrupted: another call, or the finaliser, does it.
-                self._block = block
+                if block.runtime._knows(block):
+                    self._block = block
                 raise
 
     release = dispose
@@ -205,9 +213,13 @@ class Tensor:
         block = getattr(self, "_block", None)
         if block is None or block.runtime.closed:
             return
-        if block.nbytes:
+        # Another tensor over the same block may be disposed of properly.
+        last = block.holders == 1
+        if block.nbytes and last:
             block.runtime._forgotten.append(BlockInfo.of(block))
         self._let_go(explicitly=False)
+        if block.runtime._told:
+            return
         warnings.warn(f"tensor was never disposed: {self!r}, {block!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:

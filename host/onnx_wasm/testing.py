@@ -42,18 +42,20 @@ def assert_no_growth(call: Call, runs: int = 100, *, warmup: int = 1, runtime: R
     runtime = runtime or default_runtime()
     if runs < 1 or warmup < 0:
         raise ValueError(f"runs {runs} must be at least 1, warmup {warmup} at least 0")
+    allocations = runtime.allocations
     for _ in range(warmup):
         call()
     before = _settled(runtime)
     for number in range(1, runs + 1):
         call()
-        linear = runtime.memory().linear
+        linear = runtime.linear
         if linear != before.memory.linear:
             raise AssertionError(
                 f"linear memory grew from {before.memory.linear:,} to {linear:,} bytes in call {number} of {runs} "
                 f"(after {warmup} to warm up)\n{_report(runtime, before)}"
             )
     report = _report(runtime, before)
+    _demand_allocations(runtime, allocations)
     more = report.memory.used - before.memory.used
     if more > 0:
         raise AssertionError(
@@ -67,10 +69,12 @@ def assert_no_leak(call: Call, *, warmup: int = 1, runtime: Runtime | None = Non
     makes: none is left to Python's collector. AssertionError names them."""
     __tracebackhide__ = True
     runtime = runtime or default_runtime()
+    allocations = runtime.allocations
     for _ in range(warmup):
         call()
     before, forgotten = _settled(runtime), runtime.forgotten
     call()
+    _demand_allocations(runtime, allocations)
     report = _report(runtime, before)
     problems = [str(report)] if report else []
     problems += _forgotten(runtime, forgotten, report)
@@ -91,11 +95,12 @@ def assert_peak(call: Call, limit: int | str, *, runtime: Runtime | None = None)
     logged = not runtime.logs_events
     if logged:
         runtime.start_events(None)
-    earlier = runtime.events
+    earlier, allocations = runtime.events, runtime.allocations
     try:
         call()
     finally:
         later = runtime.stop_events() if logged else runtime.events
+    _demand_allocations(runtime, allocations)
     peak = runtime.memory().peak
     if peak <= most:
         return peak
@@ -143,7 +148,7 @@ def each_failed_growth(call: Call, *, runtime: Runtime | None = None, most: int 
 
 def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, most: int) -> int:
     __tracebackhide__ = True
-    before = _settled(runtime)
+    before, allocations = _settled(runtime), runtime.allocations
     for nth in range(1, most + 1):
         forgotten = runtime.forgotten
         fail(nth)
@@ -163,6 +168,7 @@ def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, m
         if left and outcome:
             raise AssertionError(f"out of memory before {what} {nth}, which should have failed: {outcome}")
         if left:
+            _demand_allocations(runtime, allocations)
             return nth - 1
         report = _report(runtime, before)
         more = report.memory.used - before.memory.used
@@ -184,6 +190,15 @@ def _outcome(error: BaseException) -> str:
     # The frames of an error keep what was being made alive.
     traceback.clear_frames(error.__traceback__)
     return f"{type(error).__name__}: {error}"
+
+
+def _demand_allocations(runtime: Runtime, before: int) -> None:
+    """A callable that uses another runtime would pass everything."""
+    __tracebackhide__ = True
+    if runtime.allocations == before:
+        raise AssertionError(
+            f"the callable asked for no memory of {runtime!r}, so nothing was tested: does it use another runtime?"
+        )
 
 
 def _settled(runtime: Runtime) -> Snapshot:

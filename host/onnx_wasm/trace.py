@@ -19,10 +19,10 @@ import numpy as np
 from . import heap_layout
 from .engine import PAGE, Instance
 from .errors import InvalidTraceError
+from .heap_log import FREE, MALLOC, TENSOR, TENSOR_ALIGNMENT
 from .heap_policy import HeapPolicy
 
-MALLOC, FREE, TENSOR, ALIGNED = 0, 1, 2, 4
-TENSOR_ALIGNMENT = 64
+ALIGNED = 4
 # These two requests bring an empty heap to the state in which the other recordings begin.
 START_REQUESTS = (8, 5972)
 
@@ -111,6 +111,10 @@ class ModuleHeap:
         """The end of what the heap has asked for; before the first call, where it will begin."""
         return self.word(heap_layout.BRK)
 
+    def inject(self, what: str) -> None:
+        """Let the next call fail: the "allocation" itself, or the "growth" that it asks for."""
+        self._state[(heap_layout.FAIL_AT if what == "allocation" else heap_layout.FAIL_GROWTH) // 4] = 1
+
     def close(self) -> None:
         """Give the memory back."""
         del self._state
@@ -187,7 +191,10 @@ def replay(trace: Trace, heap: HeapCalls, *, stop: bool = False) -> Replay:
     blocks: list[int] = []
     differences = calls = 0
     first: Difference | None = None
+    injected = injections(trace)
     for op, arg, ptr, memory, brk in zip(trace.op, trace.arg, trace.ptr, trace.memory, breaks, strict=True):
+        if calls in injected and isinstance(heap, ModuleHeap):
+            heap.inject(injected[calls])
         if op == FREE:
             address = blocks[arg]
             heap.free(address)
@@ -205,6 +212,12 @@ def replay(trace: Trace, heap: HeapCalls, *, stop: bool = False) -> Replay:
         if first and stop:
             break
     return Replay(trace.name, calls, differences, first)
+
+
+def injections(trace: Trace) -> dict[int, str]:
+    """The calls that a test has made fail, and by what: "allocation" or "growth" (``meta["injected"]``)."""
+    found = trace.meta.get("injected", {})
+    return {int(call): what for what, calls in found.items() for call in calls}
 
 
 def operation(op: int) -> str:

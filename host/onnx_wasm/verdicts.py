@@ -75,9 +75,23 @@ class Snapshot:
     memory: MemoryInfo
     blocks: tuple[BlockInfo, ...]
     sessions: tuple[SessionInfo, ...]
+    runtime: int
+    """Tells whose heap it is."""
+    heap_base: int
+    """Where the heap begins, in bytes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Memory, blocks and sessions, as JSON can hold them."""
+        return {
+            "memory": self.memory.to_dict(),
+            "blocks": [vars(b) for b in self.blocks],
+            "sessions": [vars(s) for s in self.sessions],
+        }
 
     def diff(self, later: Snapshot) -> HeapDiff:
-        """What has changed until a later snapshot of the same runtime."""
+        """What has changed until a later snapshot. Raises ValueError for one of another runtime."""
+        if self.runtime != later.runtime:
+            raise ValueError("the two snapshots are of different runtimes")
         before = {b.serial for b in self.blocks}
         after = {b.serial for b in later.blocks}
         return HeapDiff(
@@ -119,6 +133,16 @@ class HeapDiff:
         change.subtract(self.before.memory.by_tag)
         return {tag: n for tag, n in sorted(change.items()) if n}
 
+    def to_dict(self) -> dict[str, Any]:
+        """Changes and blocks, as JSON can hold them."""
+        return {
+            "used": self.used,
+            "linear": self.linear,
+            "by_tag": self.by_tag,
+            "added": [vars(b) for b in self.added],
+            "removed": [vars(b) for b in self.removed],
+        }
+
     def __str__(self) -> str:
         tags = ", ".join(f"{tag} {n:+,}" for tag, n in self.by_tag.items())
         lines = [f"in use {self.used:+,} bytes{f' ({tags})' if tags else ''}, linear memory {self.linear:+,}"]
@@ -142,7 +166,7 @@ class LeakReport:
     grown: int
     """Bytes by which linear memory has grown."""
     retained: int
-    """Bytes of linear memory that hold nothing."""
+    """Bytes of linear memory, from the heap's beginning on, that hold nothing."""
 
     @property
     def verdict(self) -> Verdict:
@@ -223,17 +247,20 @@ def _count(things: Sequence[object], name: str) -> str:
 
 
 def leak_report(now: Snapshot, since: Snapshot | None, held: set[int]) -> LeakReport:
-    """Compare; ``held`` are the numbers of blocks that belong to sessions, or to the runtime itself."""
+    """Compare; ``held`` are the numbers of blocks that belong to sessions, or to the runtime itself. A session that
+    holds nothing has not leaked. Raises ValueError for snapshots of different runtimes."""
+    if since is not None and since.runtime != now.runtime:
+        raise ValueError("the snapshot is one of another runtime")
     old = set() if since is None else {b.serial for b in since.blocks}
     known = set() if since is None else {s.number for s in since.sessions}
     added = [b for b in now.blocks if b.serial not in old]
     return LeakReport(
         now.memory,
         tuple(b for b in added if b.serial not in held),
-        tuple(s for s in now.sessions if s.number not in known),
+        tuple(s for s in now.sessions if s.number not in known and s.blocks),
         tuple(b for b in added if b.serial in held),
         0 if since is None else now.memory.linear - since.memory.linear,
-        now.memory.linear - now.memory.used,
+        now.memory.linear - now.heap_base - now.memory.used - now.memory.quarantine,
     )
 
 

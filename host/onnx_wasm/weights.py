@@ -113,7 +113,7 @@ class Weights:
         self._runtime._bytes[block.address : block.address + data.size] = data
 
     def _new(self, root: Value) -> Block:
-        block = self._runtime._allocate(root.nbytes, "weights", self._owner)
+        block = self._runtime._allocate(root.nbytes, "weights", self._owner, self._owner)
         (self._blocks if root in self._wanted else self._guests)[root] = block
         return block
 
@@ -164,7 +164,7 @@ class Weights:
         assert record.stream is not None
         per_unit = record.stream[1]
         units = max(1, STAGING_BYTES // per_unit)
-        staging = self._runtime._allocate(units * per_unit, "weights", f"{self._owner} (staging)")
+        staging = self._runtime._allocate(units * per_unit, "weights", f"{self._owner} (staging)", self._owner)
         try:
             fill = _fill(value.root)
             data = None if fill is not None else value.root.source.array()  # type: ignore[union-attr]
@@ -193,7 +193,7 @@ class Weights:
         if found is None:
             raise tape.no_kernel(record)
         data = tape.encode_record(record, (found.id, found.args), lambda v: addresses[v])
-        block = self._runtime._allocate(len(data), "tape", self._owner)
+        block = self._runtime._allocate(len(data), "tape", self._owner, self._owner)
         try:
             self._write(block, np.frombuffer(data, np.uint8))
             if self._runtime._run_record(block.address, begin, end):

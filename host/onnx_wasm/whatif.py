@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from . import heap_layout as layout
 from .errors import InvalidTraceError
+from .heap_log import FREE, MALLOC, TENSOR, TENSOR_ALIGNMENT
 from .heap_policy import HeapPolicy
-from .trace import ALIGNED, FREE, MALLOC, TENSOR, TENSOR_ALIGNMENT, ModuleHeap, Trace, begin, operation, recorded_policy
+from .trace import ALIGNED, ModuleHeap, Trace, begin, injections, operation, recorded_policy
 
 AS_RECORDED = "as recorded"
 
@@ -102,12 +103,15 @@ def _replay(trace: Trace, heap: ModuleHeap) -> int:
     """Make the calls until one fails; how many succeeded."""
     malloc, memalign, free = heap.malloc, heap.memalign, heap.free
     blocks: list[int] = []
+    injected = injections(trace)
     for call, (op, arg) in enumerate(zip(trace.op, trace.arg, strict=True)):
         if op == FREE:
             free(blocks[arg])
             continue
+        if call in injected:
+            heap.inject(injected[call])
         address = malloc(arg) if op == MALLOC else memalign(_alignment(op), arg)
-        if not address:
+        if not address and call not in injected:
             return call
         blocks.append(address)
     return len(trace.op)

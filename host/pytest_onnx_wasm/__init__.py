@@ -164,7 +164,7 @@ def _state(runtime: Runtime) -> str:
 
 
 def _close(runtime: Runtime, failure: BaseException | None) -> None:
-    from onnx_wasm.errors import LeaseError
+    from onnx_wasm.errors import HeapCorruptionError, LeaseError
 
     with warnings.catch_warnings():
         # It has been said.
@@ -176,7 +176,7 @@ def _close(runtime: Runtime, failure: BaseException | None) -> None:
             _clear_frames(failure)
             gc.collect()
             # Where something else keeps a view, the runtime ends with that.
-            with contextlib.suppress(LeaseError):
+            with contextlib.suppress(LeaseError, HeapCorruptionError):
                 runtime.close()
 
 
