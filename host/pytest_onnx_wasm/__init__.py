@@ -171,6 +171,9 @@ def _close(runtime: Runtime, failure: BaseException | None) -> None:
         warnings.simplefilter("ignore", ResourceWarning)
         try:
             runtime.close()
+        except HeapCorruptionError:
+            # It has been said, too, and the runtime is closed.
+            pass
         except LeaseError:
             # Views in the frames of a test that failed, which has been reported.
             _clear_frames(failure)
