@@ -366,6 +366,7 @@ STRICTER = [
     (r"(Softmax|Hardmax) .* axis 1099511627776 out of range", "native takes the lower 32 bits of an axis"),
     (r"MeanVarianceNormalization .* axis -?\d+ out of range", "native takes any 4 axes for all of them"),
     (r"CumSum .* must hold one element", "native looks at no axis where there is nothing to sum"),
+    (r"GatherND .* tuples of .*\[(\d+, )*0\]\) do not fit", "native takes tuples of no index"),
     (r"CenterCropPad .* must not be negative", "native slices to negative extents"),
     (r"(Reduce\w+|Squeeze) .* name an axis twice", "native takes axes that are named twice as if they were named once"),
 ]
