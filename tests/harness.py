@@ -20,7 +20,7 @@ from onnx_wasm.context import Context, Record, Value
 from onnx_wasm.model import Node
 
 GUARD = 256
-_FORMAT = {"ptr": "I", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
+_FORMAT = {"ptr": "I", "scratch": "Q", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
 
 
 class KernelStatus(Exception):

@@ -17,11 +17,14 @@ def register(runtime: Any) -> None:
 
 
 def _before_fork() -> None:
-    """Wait until no thread is in a call: a child gets heaps that are consistent, and locks that it can take."""
+    """Wait until no thread is in a call: a child gets heaps that are consistent, and locks that it can take. It gets no
+    threads, so workers end; either process starts its own when it runs something."""
     for runtime in list(_runtimes):
         for lock in (runtime._gate.lock, runtime._ends):
             lock.acquire()
             _forking.append(lock)
+        if not runtime.closed:
+            runtime._stop_workers()
 
 
 def _after_fork() -> None:
@@ -35,11 +38,12 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _at_exit() -> None:
-    """A ResourceWarning for each runtime in which something was never disposed of."""
+    """End all workers; a ResourceWarning for each runtime in which something was never disposed of."""
     for runtime in list(_runtimes):
         # A daemon thread may be in a call that never ends.
         if not runtime.closed and runtime._gate.lock.acquire(blocking=False):
             try:
+                runtime._stop_workers()
                 runtime._warn_of_leaks("at exit")
             finally:
                 runtime._gate.lock.release()
