@@ -244,8 +244,8 @@ class Context:
         return value
 
     def scratch(self, nbytes: int) -> Value:
-        """Working memory for one range of units at a time: each thread has ``nbytes`` of its own. The kernel's argument is
-        of the kind "scratch"; contents are undefined before and after."""
+        """Working memory for one range of units at a time: each thread has ``nbytes`` of its own. The kernel's argument
+        is of the kind "scratch"; contents are undefined before and after."""
         stride = 0 if self._threads == 1 else -(-nbytes // _LINE) * _LINE
         value = self.work(stride * self._threads or nbytes)
         value.stride = stride

@@ -54,8 +54,8 @@ class Runtime:
     ``geometric_cap`` over the need, or by ``linear_step`` where that is not -1. ``variant="strict"`` computes the same
     bits on every machine.
 
-    ``threads`` threads, at most 64, share the work of a kernel that has enough of it: the one that calls `run`, and others,
-    which the first run starts. The results are the same bytes whatever their number.
+    ``threads`` threads, at most 64, share the work of a kernel that has enough of it: the one that calls `run`, and
+    others, which the first run starts. The results are the same bytes whatever their number.
 
     With ``trace_allocations`` every block knows the Python line that made it. ``debug`` is the debug heap
     (`debug_heap`), with up to ``quarantine`` bytes of freed blocks; it traces allocations too. ``log_events`` keeps
@@ -500,7 +500,8 @@ class Runtime:
                     "drop or copy them first"
                 )
             self._warn_of_leaks("when its runtime was closed")
-            self._stop_workers()
+            if self._workers is not None:
+                self._workers.close()
             self._closed = True
             self._blocks.clear()
             self._pending.clear()

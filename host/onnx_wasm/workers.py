@@ -1,8 +1,8 @@
 """The threads that a runtime has beside the caller's.
 
 As in a browser, each is an instance of the module of its own on the runtime's memory, in a thread that has called its
-export `worker`. What they do together is up to the module (wasm/threads.wat.j2); the host starts and stops them, and makes an
-exception of a trap in one of them.
+export `worker`. What they do together is up to the module (wasm/threads.wat.j2); the host starts and stops them, and
+makes an exception of a trap in one of them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ MAX_THREADS = 64
 # Words and status codes of wasm/README.md.
 _WORKERS, _GENERATION, _TRAPPED, _ACTIVE = 104, 108, 112, 192
 _WORKER_TRAPPED, _NOT_JOINED = 5, 6
-# What the engine lets wasm have, twice: some systems give threads much less.
-_STACK = 2 << 20
-_stack_lock = threading.Lock()
+# The engine lets wasm have half of it.
+_LEAST_STACK = 1 << 20
 
 
 class Workers:
@@ -100,10 +99,15 @@ class Workers:
     def _start(self) -> None:
         self.stop()
         self._failures.clear()
+        stack = threading.stack_size()
+        if 0 < stack < _LEAST_STACK:
+            raise EngineError(
+                f"worker threads need {_LEAST_STACK:,} bytes of stack; threading.stack_size has been set to {stack:,}"
+            )
         words = self._words
         # All threads of before have ended.
         words[_ACTIVE // 4] = words[_TRAPPED // 4] = 0
-        generation = int(words[_GENERATION // 4])
+        generation, number = int(words[_GENERATION // 4]), 0
         try:
             for number in range(1, self._count + 1):
                 instance = self._instance.beside()
@@ -111,11 +115,10 @@ class Workers:
                 thread = threading.Thread(target=_work, args=args, name=f"onnx-wasm worker {number}", daemon=True)
                 # First, so that an interrupt does not lose it.
                 self._threads.append(thread)
-                with _stack():
-                    thread.start()
+                thread.start()
         except RuntimeError as error:
             self.stop()
-            raise EngineError(f"worker thread {len(self._threads)} of {self._count} cannot be started: {error}") from None
+            raise EngineError(f"worker thread {number} of {self._count} cannot be started: {error}") from None
         words[_WORKERS // 4] = self._count
         self._ready = True
 
@@ -131,6 +134,11 @@ class Workers:
             with contextlib.suppress(RuntimeError):
                 self._threads[-1].join()
             self._threads.pop()
+
+    def close(self) -> None:
+        """End the threads for good."""
+        self.stop()
+        self._finalizer.detach()
 
 
 class _Worker:
@@ -161,15 +169,3 @@ def _abandon(end_generation: Callable[..., Any], threads: list[threading.Thread]
         # The instance may be closed.
         with contextlib.suppress(EngineError):
             end_generation()
-
-
-@contextlib.contextmanager
-def _stack() -> Any:
-    """Threads that are started within have stack enough for wasm."""
-    with _stack_lock:
-        before = threading.stack_size()
-        threading.stack_size(max(before, _STACK))
-        try:
-            yield
-        finally:
-            threading.stack_size(before)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MARKER = (
     "wasm_heap(maximum=None, initial=None, memory_maximum=None, policy='onnxruntime-web', debug=False, "
     "no_growth=False, no_leak=True, threads=1): the heap of the test's wasm_runtime. Sizes are bytes or texts as "
-    "'64MiB'; policy is the name of a preset; debug makes it a debug heap; no_growth: linear memory must not grow "
-    "during the test; no_leak: tensors and sessions must be disposed of when it ends."
+    "'64MiB'; policy is the name of a preset; debug makes it a debug heap; threads share the work of a run; no_growth: "
+    "linear memory must not grow during the test; no_leak: tensors and sessions must be disposed of when it ends."
 )
 _SIZES = ("maximum", "initial", "memory_maximum", "quarantine")
-_OPTIONS = {*_SIZES, "policy", "debug", "variant"}
+_OPTIONS = {*_SIZES, "policy", "debug", "variant", "threads"}
 _CHECKS = {"no_growth": False, "no_leak": True}
 _passed = pytest.StashKey[bool]()
 _runtime = pytest.StashKey["Runtime"]()
@@ -81,11 +81,9 @@ def _settings(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str,
         if marker.args:
             raise pytest.UsageError(f"wasm_heap takes keywords only, got {marker.args}")
         given.update(marker.kwargs)
-    unknown = sorted(given.keys() - _OPTIONS - _CHECKS.keys() - {"threads"})
+    unknown = sorted(given.keys() - _OPTIONS - _CHECKS.keys())
     if unknown:
         raise pytest.UsageError(f"wasm_heap has no {unknown}; it is {MARKER}")
-    if given.pop("threads", 1) != 1:
-        raise pytest.UsageError("wasm_heap(threads=...): a runtime has one thread in this version")
     checks = {name: bool(given.pop(name, default)) for name, default in _CHECKS.items()}
     try:
         from onnx_wasm.heap_policy import parse_bytes
