@@ -84,6 +84,9 @@ class Workers:
         """Join; at intervals look whether the workers live. A signal's exception gets in here."""
         while (status := self._join()) == _NOT_JOINED:
             if not all(thread.is_alive() for thread in self._threads):
+                # One has ended without a word, at work. The others end when they are done.
+                self.stop()
+                self._words[_ACTIVE // 4] = 0
                 return _WORKER_TRAPPED
         return status
 
@@ -105,8 +108,10 @@ class Workers:
                 f"worker threads need {_LEAST_STACK:,} bytes of stack; threading.stack_size has been set to {stack:,}"
             )
         words = self._words
-        # All threads of before have ended.
-        words[_ACTIVE // 4] = words[_TRAPPED // 4] = 0
+        words[_TRAPPED // 4] = 0
+        # An interrupt may have left a thread that could not be joined, since it was just being started.
+        while self._join() == _NOT_JOINED:
+            pass
         generation, number = int(words[_GENERATION // 4]), 0
         try:
             for number in range(1, self._count + 1):
