@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,7 @@ from onnx import helper
 import onnx_wasm as ort
 from graphs import FLOAT, INT32, INT64, model, node
 from onnx_wasm import tape
+from onnx_wasm.cli import main
 from shared_material import model_inputs, model_path
 
 COUNTS = (1, 2, 3)
@@ -333,3 +339,36 @@ def test_the_flag_of_the_default_runtime(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ort.env.wasm, "num_threads", 2)
     with ort.default_runtime() as runtime:
         assert runtime.threads == 2
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data, _ = build("Conv/3x3", constant=True)
+    path = tmp_path / "conv.onnx"
+    path.write_bytes(data)
+    assert main(["run", str(path), "--threads", "2", "--runs", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["threads"] == 2
+    for wrong in ("0", "65", "two"):
+        with pytest.raises(SystemExit):
+            main(["run", str(path), "--threads", wrong])
+    assert "65 is more than 64" in capsys.readouterr().err
+
+
+def test_the_marker_of_the_plugin(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        """
+import pytest
+
+@pytest.mark.wasm_heap(threads=2)
+def test_two(wasm_runtime):
+    assert wasm_runtime.threads == 2
+
+@pytest.mark.wasm_heap(threads=99)
+def test_too_many(wasm_runtime):
+    pass
+"""
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_onnx_wasm", "-p", "no:cacheprovider", str(tmp_path)]
+    path = str(Path(ort.__file__).parents[1])
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert "1 passed, 1 error" in done.stdout, done.stdout
+    assert "threads 99 must be a whole number from 1 to 64" in done.stdout
