@@ -28,8 +28,9 @@ MAX_WORD = 0xFFFFFFFF
 _CODES = {"ptr": "I", "i32": "I", "words": "I", "scratch": "II", "f32": "f", "i64": "q", "f64": "d"}
 # Set in the kernel id of a record whose units threads should share.
 _SHARED = 0x8000
-# Sharing pays from about 5 us of work on; most kernels take that for so many bytes, and none much more.
-SHARED_BYTES = 48 << 10
+# Sharing pays from a few microseconds of work on. The fastest kernels read and write so many bytes in 2 us, functions
+# such as exp in 15; those with working memory do much more with each byte, and take as long for a quarter.
+SHARED_BYTES = 128 << 10
 # Of a tape_malloc record: the word with its block. Of both kinds of record that patch: words before the list.
 _RESULT_WORD = 3
 _MALLOC_WORDS, _BIND_WORDS = 6, 5
@@ -127,7 +128,12 @@ def encode_record(
 
 def _is_worth_sharing(record: Record) -> bool:
     """Whether threads gain time with a record, as far as its arguments tell."""
-    return record.units > 1 and sum(v.nbytes for v in record.values() if v.stride is None) >= SHARED_BYTES
+    if record.units < 2:
+        return False
+    values = record.values()
+    tensors = [v for v in values if v.stride is None]
+    enough = SHARED_BYTES if len(tensors) == len(values) else SHARED_BYTES // 4
+    return sum(v.nbytes for v in tensors) >= enough
 
 
 def _length(record: Record | None, body: bytes) -> int:
