@@ -8,6 +8,8 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+import onnx_wasm as ort
+from graphs import FLOAT, model
 from harness import Harness
 from onnx_nodes import Case, node_cases
 from onnx_wasm import dtypes
@@ -351,3 +353,23 @@ def test_16_bit_floats_are_computed_in_32(harness: Harness, dtype: Any, group: i
     want = harness.op(conv, [v.astype(np.float32) for v in (x, w, b)], group=group)
     assert got.dtype == dtype
     np.testing.assert_array_equal(got, want.astype(dtype))
+
+
+@pytest.mark.parametrize(("op", "factor"), [("Div", 0.0), ("Div", 1e-39), ("Mul", np.inf), ("Mul", 3e38)])
+def test_a_factor_that_is_not_ordinary_is_not_folded_into_weights(op: str, factor: float) -> None:
+    """-2 * inf + inf would be NaN where (-2 + 1) * inf is -inf."""
+    graph = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], kernel_shape=[1]),
+        helper.make_node(op, ["c", "f"], ["y"]),
+    ]
+    weights = {
+        "w": np.ones((1, 1, 1), np.float32),
+        "b": np.ones(1, np.float32),
+        "f": np.array([[factor]], np.float32),
+    }
+    data = model(graph, {"x": (FLOAT, [1, 1, 3])}, ["y"], weights)
+    x = np.array([[[-2, 1, 0.5]]], np.float32)
+    with np.errstate(all="ignore"):
+        wanted = (x + 1) / weights["f"] if op == "Div" else (x + 1) * weights["f"]
+    with ort.Runtime() as runtime, ort.InferenceSession.create(data, runtime=runtime) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"].get_data(release_data=True), wanted)

@@ -5,7 +5,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto
 
+import onnx_wasm as ort
+from graphs import model, node
 from harness import Harness
 from onnx_nodes import node_cases, onnxruntime_node
 from onnx_wasm.errors import OnnxWasmError
@@ -184,3 +187,24 @@ def test_strict_variant(strict_harness: Harness) -> None:
 def test_bad_calls(harness: Harness, shapes: tuple[Any, ...], message: str) -> None:
     with pytest.raises(OnnxWasmError, match=message):
         harness.op(matmul_integer, [integers(s, np.int8) for s in shapes])
+
+
+@pytest.mark.parametrize(
+    ("zeros", "message"),
+    [
+        ({"az": (1, 2)}, "zero point of A.* for each of 2 rows"),
+        ({"az": (3,)}, "zero point of A.* for each of 2 rows"),
+        ({"bz": (3, 1)}, "zero point of B.* for each of 3 columns"),
+        ({"bz": (2,)}, "zero point of B.* for each of 3 columns"),
+    ],
+)
+def test_zero_points_lie_along_rows_and_columns(zeros: dict[str, tuple[int, ...]], message: str) -> None:
+    weights = {n: np.zeros(zeros.get(n, (1,)), np.uint8) for n in ("az", "bz")}
+    data = model(
+        [node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])],
+        {"a": (TensorProto.UINT8, [2, 4]), "b": (TensorProto.UINT8, [4, 3])},
+        ["y"],
+        weights,
+    )
+    with ort.Runtime() as runtime, pytest.raises(ort.ShapeError, match=message):
+        ort.InferenceSession.create(data, runtime=runtime)

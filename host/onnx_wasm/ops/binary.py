@@ -45,12 +45,20 @@ def _affine(cx: Context, x: Value, c: Value, *, scales: bool, inverse: str = "")
     if not _per_channel(x, c):
         return False
     record = cx.fusable(x)
-    if record is None or record.affine is None:
+    if record is None or record.affine is None or (scales and not _ordinary(cx, c, divides=bool(inverse))):
         return False
     if inverse:
         c = cx.derived(inverse, (c,), lambda: flat(cx, inverse, c))
     c = cx.alias(c, (c.size,))
     return fuse_affine(cx, x, c, None) if scales else fuse_affine(cx, x, None, c)
+
+
+def _ordinary(cx: Context, c: Value, *, divides: bool) -> bool:
+    """Whether c, or 1 / c, is finite: infinite weights would add up to NaN where what they stand for is infinite."""
+    if c.known is None and (c.source is None or c.size != c.root.size):
+        return True
+    values = cx.read(c).reshape(-1).tolist()
+    return all(abs(v) > 1e-37 for v in values) if divides else all(abs(v) < 1e37 for v in values)
 
 
 def _div_fold(a: Array, b: Array) -> Any:

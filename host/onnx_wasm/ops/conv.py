@@ -96,6 +96,9 @@ def geometry(
         before = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total)
     else:
         cx.fail(f"auto_pad {auto_pad!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    # One window takes no step and one tap spans nothing, however large; scratch is laid out by both.
+    strides = tuple(s if o > 1 else 1 for s, o in zip(strides, output, strict=True))
+    dilations = tuple(d if k > 1 else 1 for d, k in zip(dilations, kernel, strict=True))
     return Geometry(tuple(size), tuple(kernel), tuple(output), strides, dilations, before)
 
 

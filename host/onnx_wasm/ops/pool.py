@@ -77,7 +77,8 @@ def window(
             # A last window that is cut short counts, unless it starts in the padding behind.
             if ceil_mode and room % s and out * s < size + begin:
                 out += 1
-        axes.append(Axis(size, out, k, s, d, begin, end))
+        # One window takes no step and one tap spans nothing, however large; scratch is laid out by both.
+        axes.append(Axis(size, out, k, s if out > 1 else 1, d if k > 1 else 1, begin, end))
     return axes
 
 

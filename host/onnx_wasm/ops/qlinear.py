@@ -238,14 +238,16 @@ def product(cx: Context, a: Value, b: Value, **more: Any) -> Product:
 def _check_rows(cx: Context, p: Product, v: Value | None, what: str) -> None:
     if v is None or v.size == 1:
         return
-    if v.size not in (p.m, p.m * math.prod(p.a_dims)):
+    if v.size not in (p.m, p.m * math.prod(p.a_dims)) or (v.rank > 1 and v.shape[-1] != 1):
         cx.fail(f"{what}, {v!r}, must be a scalar or have one element for each of {p.m} rows")
     if v.size == p.m and math.prod(p.a_dims) > 1 and math.prod(p.b_dims) == 1:
         cx.fail(f"{what}, {v!r}, does not have the batch dimensions of {p.a!r}", UnsupportedModelError)
 
 
 def _check_columns(cx: Context, p: Product, v: Value | None, what: str) -> None:
-    if v is not None and v.size not in (1, p.n, p.n * math.prod(p.b_dims)):
+    if v is None or v.size == 1:
+        return
+    if v.size not in (p.n, p.n * math.prod(p.b_dims)) or (v.rank > 1 and v.shape[-2] != 1):
         cx.fail(f"{what}, {v!r}, must be a scalar or have one element for each of {p.n} columns")
 
 

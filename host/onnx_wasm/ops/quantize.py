@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import dtypes
 from ..context import Context, Value
-from ..dtypes import BF16, F16, F32, I8, U8, DType
+from ..dtypes import BF16, F16, F32, I8, I32, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
 from . import _elementwise
@@ -31,9 +31,9 @@ def as_f32(cx: Context, x: Value) -> Value:
         return x
     if x.dtype.short in SMALL_FLOATS or x.dtype.short == "f8e8m0":
         return decode(cx, x)
-    if not x.dtype.is_float:
-        cx.fail(f"{x!r} must be of a float type")
-    return _elementwise.cast(cx, x, F32)
+    if x.dtype in (F16, BF16):
+        return _elementwise.cast(cx, x, F32)
+    cx.fail(f"{x!r} must be float32 or a shorter float type")
 
 
 def limits(dtype: DType) -> tuple[int, int]:
@@ -87,7 +87,8 @@ def quantize(
         cx.fail(f"the zero point is {zero.dtype}, the output {dtype}")
     walk: dict[str, Any] = _walk(cx, x, scale, zero, axis, block)
     walk["round"] = {None: 0, F32: 0, F16: 1, BF16: 2}.get(precision, 0)
-    scale = as_f32(cx, scale)
+    # A scale of int32 is QuantizeLinear's alone.
+    scale = _elementwise.cast(cx, scale, F32) if scale.dtype is I32 else as_f32(cx, scale)
     if dtype.short in SMALL_FLOATS:
         quotient = cx.out(x.shape, F32)
         if quotient.size:
