@@ -20,7 +20,7 @@ from onnx_wasm.context import Context, Record, Value
 from onnx_wasm.model import Node
 
 GUARD = 256
-_FORMAT = {"ptr": "I", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
+_FORMAT = {"ptr": "I", "scratch": "Q", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
 
 
 class KernelStatus(Exception):
@@ -98,7 +98,7 @@ class Harness:
         **attributes: Any,
     ) -> Any:
         """What an op computes. Inputs in ``weights`` are constants, those in ``host`` go in as arrays; with
-        ``split`` > 1 every record is run in that many ranges of units, as threads would."""
+        ``split`` > 1 every record is run in that many ranges of units, in an order that threads may have."""
         self.reset()
         cx = Context()
         cx.node, cx.opset = Node(op_type, "test", index=0), opset
@@ -159,6 +159,7 @@ class Harness:
             for k, a in record.args.items()
         }
         bounds = [record.units * i // split for i in range(split + 1)]
-        for begin, end in itertools.pairwise(bounds):
+        # The last first, so that what is written past a range's end stays there.
+        for begin, end in reversed(list(itertools.pairwise(bounds))):
             if begin < end:
                 self.call(record.kernel, record.units, begin=begin, end=end, **args)

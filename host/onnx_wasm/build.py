@@ -22,7 +22,8 @@ import jinja2
 import wasmtime
 
 # Argument type -> (WAT value type, load instruction, words in the record).
-# "words" is a list of i32 behind the fixed arguments; the kernel's local holds its address.
+# "words" is a list of i32 behind the fixed arguments; the kernel's local holds its address. "scratch" is the address of
+# working memory and the bytes of it that one thread has; the local holds the address of this thread's.
 ARGUMENT_TYPES: dict[str, tuple[str, str, int]] = {
     "ptr": ("i32", "i32.load", 1),
     "i32": ("i32", "i32.load", 1),
@@ -30,7 +31,9 @@ ARGUMENT_TYPES: dict[str, tuple[str, str, int]] = {
     "i64": ("i64", "i64.load align=4", 2),
     "f64": ("f64", "f64.load align=4", 2),
     "words": ("i32", "i32.load", 1),
+    "scratch": ("i32", "i32.load", 2),
 }
+MAX_KERNELS = 1 << 15  # the upper bit of the id says that a record is worth sharing between threads
 HEADER_WORDS = 2  # kernel id | length << 16, units
 _LOCAL = re.compile(r"\(local (\$[^\s)]+) ([^\s)]+)\)")
 
@@ -64,6 +67,9 @@ class KernelTable:
             value = f"({instruction} offset={offset} {align} (local.get $rec))"
             if kind == "words":
                 value = f"(i32.add (local.get $rec) {value})"
+            elif kind == "scratch":
+                stride = f"(i32.load offset={offset + 4} (local.get $rec))"
+                value = f"(i32.add {value} (i32.mul (global.get $thread) {stride}))"
             loads.append(f"(local.set ${arg} {value})")
             offset += 4 * words
         head = "(param $rec i32) (param $begin i32) (param $end i32)"
@@ -107,6 +113,8 @@ def render(root: Path, *, relaxed: bool) -> tuple[str, dict[str, dict[str, str]]
         for path in sorted((root / folder).glob("*.wat.j2")):
             if path.name != "module.wat.j2" and not path.name.startswith("_"):
                 parts.append(f";; {folder}/{path.name}\n{env.get_template(path.name).render()}")
+    if len(table.kernels) > MAX_KERNELS:
+        raise TemplateError(f"{len(table.kernels)} kernels; a record can name {MAX_KERNELS}")
     module = env.get_template("module.wat.j2")
     text = module.render(functions="\n".join(parts), kernels=list(table.kernels), build_hash="{build_hash}")
     return text, table.kernels

@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--variant", choices=("relaxed", "strict"), default="relaxed", help="of the module (default relaxed)"
     )
+    run.add_argument("--threads", type=cli_args.threads, default=1, metavar="N", help="share the work (default 1)")
     run.add_argument(
         "--record", metavar="OUT.npz", help="write every call of the allocator to a file, for heap replay and whatif"
     )
@@ -113,7 +114,9 @@ def _run(args: argparse.Namespace) -> int:
     record = _writable("--record", args.record) if args.record else None
     planned = not args.no_mem_pattern
     with (
-        Runtime(variant=args.variant, policy=cli_args.policy(args), record=record is not None) as runtime,
+        Runtime(
+            variant=args.variant, policy=cli_args.policy(args), threads=args.threads, record=record is not None
+        ) as runtime,
         ExitStack() as end,
     ):
         if record is not None:
@@ -141,6 +144,7 @@ def _run(args: argparse.Namespace) -> int:
     found = {
         "model": args.model,
         "variant": args.variant,
+        "threads": args.threads,
         "inputs": fed,
         "outputs": {n: report.summary(o) for n, o in outputs.items()},
         "recognised": report.recognised(labels, next((o.array for o in outputs.values()), np.empty(0))),

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from .heap_policy import PRESETS, HeapPolicy, parse_bytes
+from .workers import MAX_THREADS
 
 
 def positive(text: str) -> int:
@@ -16,6 +17,14 @@ def positive(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def threads(text: str) -> int:
+    """A number of threads that a runtime can have."""
+    value = positive(text)
+    if value > MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{value} is more than {MAX_THREADS}")
     return value
 
 

@@ -46,6 +46,8 @@ Made = TypeVar("Made")
 # Elements per work unit of a flat elementwise kernel.
 CHUNK = 4096
 _ADDRESSES = 1 << 32
+# What two processors must not both write, or they wait for each other.
+_LINE = 64
 
 
 class Value:
@@ -74,6 +76,7 @@ class Value:
         "root",
         "shape",
         "source",
+        "stride",
         "uses",
     )
 
@@ -93,6 +96,8 @@ class Value:
         """Bytes from the start of the root's memory."""
         self.reuse: tuple[Value, ...] = ()
         """Inputs whose memory it may take over, if nothing needs them any more."""
+        self.stride: int | None = None
+        """Of working memory that each thread has its own of: bytes from one thread's to the next's."""
         self.uses = 1
         """How many nodes and graph outputs read it."""
         self.ready = 0
@@ -208,6 +213,7 @@ class Context:
         evaluate: Callable[[Value], Array] | None = None,
         *,
         fuse: bool = True,
+        threads: int = 1,
     ) -> None:
         self.node = Node()
         self.opset = 0
@@ -218,6 +224,7 @@ class Context:
         self._derived = {} if derived is None else derived
         self._evaluate = evaluate
         self._fuse = fuse
+        self._threads = threads
         self._recipe: Recipe | None = None
 
     # Values
@@ -237,7 +244,15 @@ class Context:
         return value
 
     def scratch(self, nbytes: int) -> Value:
-        """Working memory for one record; its contents are undefined before and after."""
+        """Working memory for one range of units at a time: each thread has ``nbytes`` of its own. The kernel's argument
+        is of the kind "scratch"; contents are undefined before and after."""
+        stride = 0 if self._threads == 1 else -(-nbytes // _LINE) * _LINE
+        value = self.work(stride * self._threads or nbytes)
+        value.stride = stride
+        return value
+
+    def work(self, nbytes: int) -> Value:
+        """Working memory that a record's units have in common, each with a part that no other writes."""
         value = Value((nbytes,), _U8)
         self._add(value)
         return value

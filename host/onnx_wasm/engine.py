@@ -31,7 +31,7 @@ WASMTIME_VERSIONS = (49, 50)
 Variant = Literal["relaxed", "strict"]
 # The run loop's words (wasm/README.md): status and failing record, offending value and its range, cancel flag, and
 # the number of the run, for random numbers.
-STATUS, DETAIL, CANCEL, RUN = 64, 72, 96, 100
+STATUS, CURRENT, DETAIL, CANCEL, RUN = 64, 68, 72, 96, 100
 _BUILT = Path(__file__).parent / "_wasm"
 
 
@@ -147,26 +147,39 @@ class Instance:
 
     def __init__(self, initial: int, maximum: int, variant: Variant = "relaxed") -> None:
         with _engine_lock:
-            engine, module = _engine(), _module(variant)
+            engine = _engine()
         kind = wasmtime.MemoryType(wasmtime.Limits(initial, maximum), shared=True)
         try:
             self._memory = _SharedMemory(engine, kind)
         except wasmtime.WasmtimeError as error:
             raise EngineError(f"a shared memory of {initial} to {maximum} pages cannot be made: {error}") from None
+        self.address = ctypes.addressof(self._memory.data_ptr().contents)
+        """Where byte 0 of the memory lies in this process. Growth never moves it."""
+        self._open(variant, owner=True)
+
+    def beside(self) -> Instance:
+        """Another instance on the same memory, for another thread."""
+        other = Instance.__new__(Instance)
+        other._memory, other.address = self._memory, self.address
+        other._open(self._variant, owner=False)
+        return other
+
+    def _open(self, variant: Variant, *, owner: bool) -> None:
+        with _engine_lock:
+            engine, module = _engine(), _module(variant)
+        self._variant: Variant = variant
         self._store = wasmtime.Store(engine)
         self._exports = wasmtime.Instance(self._store, module, [self._memory]).exports(self._store)
         built = self._exports["build_hash"]
         assert isinstance(built, wasmtime.Global)
         if built.value(self._store) != manifest().build_hash:
             raise EngineError(f"{variant}.wasm and manifest.json in {_BUILT} are of different builds: run ./build.sh")
-        self.address = ctypes.addressof(self._memory.data_ptr().contents)
-        """Where byte 0 of the memory lies in this process. Growth never moves it."""
         self.calls = 0
         """Calls into the module so far."""
         # The finaliser alone keeps the store alive: in a cycle of garbage the store's own could run before the last
         # call of somebody else's.
         self._life = _Life()
-        self._finalizer = weakref.finalize(self, _end, self._life, self._store, self._memory)
+        self._finalizer = weakref.finalize(self, _end, self._life, self._store, self._memory if owner else None)
         # At the interpreter's exit a daemon thread may be in a call; the process gives all back anyway.
         self._finalizer.atexit = False
 
@@ -235,10 +248,11 @@ class _Life:
         self.over = False
 
 
-def _end(life: _Life, store: wasmtime.Store, memory: _SharedMemory) -> None:
+def _end(life: _Life, store: wasmtime.Store, memory: _SharedMemory | None) -> None:
     life.over = True
     store.close()
-    memory.close()
+    if memory is not None:
+        memory.close()
 
 
 def _trap_error(trap: wasmtime.Trap) -> TrapError:

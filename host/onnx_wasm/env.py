@@ -29,6 +29,7 @@ class WasmFlags:
     geometric_cap: int | None = None
     linear_step: int | None = None
     variant: Variant = "relaxed"
+    num_threads: int = 1
     trace_allocations: bool = False
     debug: bool = False
     quarantine: int = 16 << 20

@@ -33,6 +33,7 @@ from .laboratory import Laboratory
 from .memory_info import MemoryInfo
 from .process import register
 from .verdicts import BlockInfo, SessionInfo
+from .workers import MAX_THREADS, Workers
 
 Array = NDArray[Any]
 _FORGOTTEN = 256
@@ -47,6 +48,9 @@ class Runtime(Laboratory):
     policy would allow it (a phone's browser). Growth is by ``geometric_step`` of the old size, at most
     ``geometric_cap`` over the need, or by ``linear_step`` where that is not -1. ``variant="strict"`` computes the same
     bits on every machine.
+
+    ``threads`` threads, at most 64, share the work of a kernel that has enough of it: the one that calls `run`, and
+    others, which the first run starts. The results are the same bytes whatever their number.
 
     With ``trace_allocations`` every block knows the Python line that made it. ``debug`` is the debug heap
     (`debug_heap`), with up to ``quarantine`` bytes of freed blocks; it traces allocations too. ``log_events`` keeps
@@ -67,6 +71,7 @@ class Runtime(Laboratory):
         geometric_cap: int | None = None,
         linear_step: int | None = None,
         variant: Variant = "relaxed",
+        threads: int = 1,
         trace_allocations: bool = False,
         debug: bool = False,
         quarantine: int = DEFAULT_QUARANTINE,
@@ -91,6 +96,10 @@ class Runtime(Laboratory):
         policy.validate()
         if variant not in ("relaxed", "strict"):
             raise ValueError(f"variant {variant!r} is neither 'relaxed' nor 'strict'")
+        if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"threads {threads!r} must be a whole number from 1 to {MAX_THREADS}")
+        self.threads = int(threads)
+        """How many share the work of a run."""
         self.policy = policy
         """Limits and growth of this heap."""
         self.maximum = policy.limit
@@ -111,12 +120,13 @@ class Runtime(Laboratory):
         )
         self._stats = instance.bind("heap_stats")
         self._check = instance.bind("heap_check")
-        self._run = instance.bind("run", "ii")
-        self._run_record = instance.bind("run_record", "iii")
         # Over the whole reservation; every access is bounded by the block or the fixed area it is for.
         reservation = (ctypes.c_uint8 * (1 << 32)).from_address(instance.address)
         self._bytes: NDArray[np.uint8] = np.ctypeslib.as_array(reservation)
         self._words: NDArray[np.uint32] = self._bytes.view(np.uint32)
+        self._workers = Workers(instance, self._words, threads - 1) if threads > 1 else None
+        self._run = instance.bind("run", "ii") if self._workers is None else self._workers.run
+        self._run_record = instance.bind("run_record", "iii") if self._workers is None else self._workers.run_record
         self._allocator = Allocator(
             instance, self._bytes, quarantine=quarantine if debug else None, trace=self.trace_allocations
         )
@@ -300,6 +310,8 @@ class Runtime(Laboratory):
                 self._after_run()
             except HeapCorruptionError as error:
                 fault = error
+            if self._workers is not None:
+                self._workers.close()
             self._closed = True
             self._blocks.clear()
             self._pending.clear()
@@ -308,6 +320,7 @@ class Runtime(Laboratory):
             del self._bytes, self._words
             self._stats = self._check = _closed
             self._run = self._run_record = _closed
+            self._workers = None
             self._instance.close()
         return text, fault
 
@@ -328,7 +341,8 @@ class Runtime(Laboratory):
         if self.closed:
             return "<Runtime (closed)>"
         return (
-            f"<Runtime {self._instance.memory_size():,} of at most {self.maximum:,} bytes, {len(self._blocks)} blocks>"
+            f"<Runtime {self._instance.memory_size():,} of at most {self.maximum:,} bytes, {len(self._blocks)} blocks"
+            f"{f', {self.threads} threads' if self.threads > 1 else ''}>"
         )
 
     # What sessions share. The gate must be held.
@@ -365,6 +379,11 @@ class Runtime(Laboratory):
     def _execute(self, start: int, end: int) -> int:
         """Run the records in [start, end); the status, or TrapError. The gate must be held."""
         return self._run(start, end)
+
+    def _stop_workers(self) -> None:
+        """End all threads but the caller's; the next run starts them again. The gate must be held."""
+        if self._workers is not None:
+            self._workers.stop()
 
     def _after_run(self) -> None:
         """The debug heap is checked after each run."""
@@ -404,7 +423,8 @@ def default_runtime() -> Runtime:
     global _default
     with _default_lock:
         if _default is None or _default.closed:
-            _default = Runtime(**vars(env.wasm))
+            settings = dict(vars(env.wasm))
+            _default = Runtime(threads=settings.pop("num_threads"), **settings)
         return _default
 
 

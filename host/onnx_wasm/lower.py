@@ -91,9 +91,10 @@ class Lowering:
         evaluate: Callable[[Value], Array] | None = None,
         check: Callable[[], None] = lambda: None,
         fuse: bool = True,
+        threads: int = 1,
     ) -> None:
         self._check = check
-        self.context = Context(cache.derived, evaluate, fuse=fuse)
+        self.context = Context(cache.derived, evaluate, fuse=fuse, threads=threads)
         self._evaluate = evaluate
         self.inputs = dict(inputs)
         self.outputs: dict[str, Item] = {}

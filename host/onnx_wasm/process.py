@@ -20,7 +20,8 @@ def register(runtime: Any) -> None:
 def _before_fork() -> None:
     """Wait until no thread is in a call: a child gets heaps that are consistent, and locks that it can take.
 
-    A thread in one runtime may wait for another's lock; so no lock is waited for while another one is held.
+    A thread in one runtime may wait for another's lock; so no lock is waited for while another one is held. A child
+    gets no threads, so workers end; either process starts its own when it runs something.
     """
     runtimes = list(_runtimes)
     locks = [r._gate.lock for r in runtimes] + [r._ends for r in runtimes]
@@ -30,10 +31,13 @@ def _before_fork() -> None:
                 break
             _forking.append(lock)
         else:
-            return
+            break
         _after_fork()
         with lock:
             pass
+    for runtime in runtimes:
+        if not runtime.closed:
+            runtime._stop_workers()
 
 
 def _after_fork() -> None:
@@ -47,13 +51,14 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _at_exit() -> None:
-    """A ResourceWarning for each runtime in which something was never disposed of."""
+    """End all workers; a ResourceWarning for each runtime in which something was never disposed of."""
     errors: list[ResourceWarning] = []
     for runtime in list(_runtimes):
         # A daemon thread may be in a call that never ends.
         if runtime.closed or not runtime._gate.lock.acquire(blocking=False):
             continue
         try:
+            runtime._stop_workers()
             text = runtime._leak_warning("at exit")
         finally:
             runtime._gate.lock.release()

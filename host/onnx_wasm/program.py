@@ -146,6 +146,7 @@ class Program:
             evaluate=core.weights.evaluate,
             check=core.runtime._check_cancelled,
             fuse=core.fuse,
+            threads=core.runtime.threads,
         )
         return _Work(lowering, lowering.steps(), Planner(lowering), inputs)
 
@@ -164,7 +165,8 @@ class Program:
         plan = work.planner.segment(asked)
         if plan.arena_bytes >= _LIMIT:
             raise core.runtime._out_of_memory(plan.arena_bytes, "intermediate tensors")
-        encoded, relocate = tape.encode(plan, _signature, work.allocations, planned=core.planned)
+        shared = core.runtime.threads > 1
+        encoded, relocate = tape.encode(plan, _signature, work.allocations, planned=core.planned, shared=shared)
         work.allocations.update({a.buffer: a for a in encoded.allocations})
         if again is not None:
             relocate(again.block.address)

@@ -25,7 +25,12 @@ from .plan import FOREVER, Buffer, Place, SegmentPlan
 HEADER = struct.Struct("<HHI")
 MAX_WORDS = 0xFFFF
 MAX_WORD = 0xFFFFFFFF
-_CODES = {"ptr": "I", "i32": "I", "words": "I", "f32": "f", "i64": "q", "f64": "d"}
+_CODES = {"ptr": "I", "i32": "I", "words": "I", "scratch": "II", "f32": "f", "i64": "q", "f64": "d"}
+# Set in the kernel id of a record whose units threads should share.
+_SHARED = 0x8000
+# Sharing pays from a few microseconds of work on. The fastest kernels read and write so many bytes in 2 us, functions
+# such as exp in 15; those with working memory do much more with each byte, and take as long for a quarter.
+SHARED_BYTES = 128 << 10
 # Of a tape_malloc record: the word with its block. Of both kinds of record that patch: words before the list.
 _RESULT_WORD = 3
 _MALLOC_WORDS, _BIND_WORDS = 6, 5
@@ -96,24 +101,39 @@ def encode(
     earlier: Mapping[Buffer, Allocation],
     *,
     planned: bool,
+    shared: bool = False,
 ) -> tuple[Tape, Callable[[int], None]]:
     """Encode a segment's records; with ``planned`` False the arena's buffers come from the heap while it runs.
-    ``earlier`` are the allocations of the segments before it.
+    ``earlier`` are the allocations of the segments before it; ``shared``: there are threads to share work between.
 
     Returns the tape, and a function to call once with the address that the tape will have.
     """
-    encoder = _Encoder(plan, signatures, earlier, planned)
+    encoder = _Encoder(plan, signatures, earlier, planned, shared)
     encoder.encode()
     return encoder.finish()
 
 
-def encode_record(record: Record, signature: Signature, address: Callable[[Value], int]) -> bytes:
+def encode_record(
+    record: Record, signature: Signature, address: Callable[[Value], int], *, shared: bool = False
+) -> bytes:
     """One record whose addresses are all known."""
     kernel, kinds = signature
     layout, _ = _layout(tuple(kinds.values()))
     fixed, tail = _arguments(record, kinds, address)
     body = layout.pack(*fixed) + tail
+    if shared and _is_worth_sharing(record):
+        kernel |= _SHARED
     return HEADER.pack(kernel, _length(record, body), record.units) + body
+
+
+def _is_worth_sharing(record: Record) -> bool:
+    """Whether threads gain time with a record, as far as its arguments tell."""
+    if record.units < 2:
+        return False
+    values = record.values()
+    tensors = [v for v in values if v.stride is None]
+    enough = SHARED_BYTES if len(tensors) == len(values) else SHARED_BYTES // 4
+    return sum(v.nbytes for v in tensors) >= enough
 
 
 def _length(record: Record | None, body: bytes) -> int:
@@ -143,8 +163,12 @@ def _arguments(record: Record, kinds: dict[str, str], address: Callable[[Value],
     base = HEADER.size + _layout(tuple(kinds.values()))[0].size
     for name, kind in kinds.items():
         value = args[name]
+        if isinstance(value, Value) and (value.stride is None) is (kind == "scratch"):
+            raise AssertionError(f"{record.node}: {record.kernel} and its op differ over whose memory {name} is")
         if kind == "ptr":
             fixed.append(0 if value is None else address(value) if isinstance(value, Value) else value)
+        elif kind == "scratch":
+            fixed += (0, 0) if value is None else (address(value), value.stride)
         elif kind == "words":
             fixed.append(base + len(tail))
             tail += struct.pack(f"<{len(value)}I", *[_i32(record, name, v) for v in value])
@@ -164,8 +188,9 @@ class _Encoder:
         signatures: Callable[[str], Signature | None],
         earlier: Mapping[Buffer, Allocation],
         planned: bool,
+        shared: bool,
     ) -> None:
-        self.plan, self.planned, self.earlier = plan, planned, earlier
+        self.plan, self.planned, self.earlier, self.shared = plan, planned, earlier, shared
         self.signature = signatures
         self.chunks: list[bytes] = []
         self.at = 0
@@ -238,6 +263,8 @@ class _Encoder:
             value = record.args[name]
             if isinstance(value, Value):
                 self._refer(self.at + place, value)
+        if self.shared and _is_worth_sharing(record):
+            kernel |= _SHARED
         self._append(record, kernel, record.units, layout.pack(*fixed) + tail)
 
     def _refer(self, word: int, value: Value) -> None:

@@ -192,7 +192,9 @@ class Weights:
         found = engine.manifest().kernels.get(record.kernel)
         if found is None:
             raise tape.no_kernel(record)
-        data = tape.encode_record(record, (found.id, found.args), lambda v: addresses[v])
+        data = tape.encode_record(
+            record, (found.id, found.args), addresses.__getitem__, shared=self._runtime.threads > 1
+        )
         block = self._runtime._allocate(len(data), "tape", self._owner, self._owner)
         try:
             self._write(block, np.frombuffer(data, np.uint8))

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 MARKER = (
     "wasm_heap(maximum=None, initial=None, memory_maximum=None, policy='onnxruntime-web', variant='relaxed', "
-    "debug=False, quarantine='16MiB', no_growth=False, no_leak=True, threads=1): the heap of the test's wasm_runtime. "
-    "Sizes are bytes or texts as '64MiB'; policy is the name of a preset, or a HeapPolicy; debug makes it a debug "
-    "heap, with so many bytes of freed blocks in quarantine; no_growth: linear memory must not grow during the test; "
-    "no_leak: tensors and sessions must be disposed of when it ends."
+    "threads=1, debug=False, quarantine='16MiB', no_growth=False, no_leak=True): the heap of the test's wasm_runtime. "
+    "Sizes are bytes or texts as '64MiB'; policy is the name of a preset, or a HeapPolicy; threads share the work of a "
+    "run; debug makes it a debug heap, with so many bytes of freed blocks in quarantine; no_growth: linear memory must "
+    "not grow during the test; no_leak: tensors and sessions must be disposed of when it ends."
 )
 _SIZES = ("maximum", "initial", "memory_maximum", "quarantine")
-_OPTIONS = {*_SIZES, "policy", "debug", "variant"}
+_OPTIONS = {*_SIZES, "policy", "debug", "variant", "threads"}
 _CHECKS = {"no_growth": False, "no_leak": True}
 _passed = pytest.StashKey[bool]()
 _error = pytest.StashKey[BaseException]()
@@ -102,11 +102,9 @@ def _make(item: pytest.Item) -> tuple[Runtime, dict[str, bool]]:
         if marker.args:
             raise _usage(f"it takes keywords only, got {', '.join(map(repr, marker.args))}")
         given.update(marker.kwargs)
-    unknown = sorted(given.keys() - _OPTIONS - _CHECKS.keys() - {"threads"})
+    unknown = sorted(given.keys() - _OPTIONS - _CHECKS.keys())
     if unknown:
         raise _usage(f"it has no {', '.join(unknown)}; it is {MARKER}")
-    if given.pop("threads", 1) != 1:
-        raise _usage("threads: a runtime has one thread in this version")
     checks = {name: bool(given.pop(name, default)) for name, default in _CHECKS.items()}
     for name in _SIZES:
         if given.get(name) is None:

@@ -90,4 +90,4 @@ def finish(cx: Context, scores: Value, post: int, *, second: int = ALONE, output
 def writing(cx: Context, scores: Value, y: Value) -> dict[str, Any]:
     """Arguments that the kernels which write scores share."""
     rows, k = scores.shape
-    return {"scores": cast(cx, scores, F64), "work": cx.scratch(8 * rows * (k + 2)), "y": y}
+    return {"scores": cast(cx, scores, F64), "work": cx.work(8 * rows * (k + 2)), "y": y}

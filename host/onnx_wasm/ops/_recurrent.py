@@ -262,7 +262,7 @@ def _emit(
         h0=wide(cx, made.h0),
         y=outputs[0] if made.steps else None,
         y_h=outputs[1],
-        scratch=cx.scratch(made.directions * groups * unit_bytes),
+        scratch=cx.work(made.directions * groups * unit_bytes),
         steps=made.steps,
         batch=made.batch,
         hidden=hidden,

@@ -42,7 +42,7 @@ def _tables(cx: Context, n: int) -> _Tables:
     def make() -> tuple[Value, Value]:
         chirp, filter = cx.out((n, 2), F64), cx.out((m, 2), F64)
         cx.emit("fourier_roots", units=n, y=chirp, n=n, chirp=1)
-        work = cx.scratch(32 * m)
+        work = cx.work(32 * m)
         cx.emit("fourier_filter", chirp=chirp, roots=roots, work=work, y=filter, n=n, m=m)
         return chirp, filter
 
@@ -56,7 +56,7 @@ def _emit(cx: Context, x: Value, y: Value, window: Value | None, n: int, lanes: 
     tables = _tables(cx, n)
     per = -(-lanes // UNITS)
     units = -(-lanes // per)
-    work = cx.scratch(units * 32 * tables.m)
+    work = cx.work(units * 32 * tables.m)
     cx.emit(
         f"fourier_{x.dtype.short}",
         units=units,

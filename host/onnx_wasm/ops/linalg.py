@@ -23,7 +23,7 @@ def det(cx: Context, x: Value) -> Value:
     matrices, n = _square(cx, x)
     y = cx.out(x.shape[:-2], x.dtype)
     if matrices:
-        cx.emit(f"det_{x.dtype.short}", units=matrices, x=x, y=y, work=cx.scratch(matrices * n * n * 8), n=n)
+        cx.emit(f"det_{x.dtype.short}", units=matrices, x=x, y=y, work=cx.work(matrices * n * n * 8), n=n)
     return y
 
 
@@ -33,5 +33,5 @@ def inverse(cx: Context, x: Value) -> Value:
     matrices, n = _square(cx, x)
     y = cx.out(x.shape, x.dtype)
     if y.size:
-        cx.emit(f"inverse_{x.dtype.short}", units=matrices, x=x, y=y, work=cx.scratch(matrices * n * n * 16), n=n)
+        cx.emit(f"inverse_{x.dtype.short}", units=matrices, x=x, y=y, work=cx.work(matrices * n * n * 16), n=n)
     return y

@@ -241,7 +241,7 @@ def _probabilities(cx: Context, scores: Value, a: Sequence[float], b: Sequence[f
             a=floats(cx, "prob_a", a),
             b=floats(cx, "prob_b", b),
             y=y,
-            work=cx.scratch(8 * rows * (2 * classes + 1) * classes),
+            work=cx.work(8 * rows * (2 * classes + 1) * classes),
             classes=classes,
         )
     return y

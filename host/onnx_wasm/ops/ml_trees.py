@@ -186,7 +186,7 @@ def _regress(
         narrow = int(x.dtype is not F64)
         divisor = float(forest.roots.size // 4) if aggregate == 0 else 1.0
         cx.emit("trees_base", units=rows, scores=scores, base=base, k=targets, divisor=divisor, narrow=narrow)
-        work = cx.scratch(8 * rows * (targets + 2))
+        work = cx.work(8 * rows * (targets + 2))
         cx.emit(
             "ml_regress",
             units=rows,

@@ -54,7 +54,7 @@ def non_max_suppression(
         score=score_threshold,
         picked=picked,
         counts=counts,
-        keys=cx.scratch(scores.size * 8),
+        keys=cx.work(scores.size * 8),
         classes=classes,
         n=n,
         cap=cap,

@@ -129,7 +129,7 @@ def _by_rows(cx: Context, kernel: str, x: Value, y: Value, axes: list[Axis], **m
     units = y.size // (w.out * h.out)
     if "include" in more:
         more |= {f"e{n}": a.size + a.end for n, a in zip("dhw", (d, h, w), strict=True)}
-    cx.emit(kernel, units=units, x=x, y=y, scratch=cx.scratch(units * row), row=row, **args, **more)
+    cx.emit(kernel, units=units, x=x, y=y, scratch=cx.work(units * row), row=row, **args, **more)
 
 
 @op("MaxPool")

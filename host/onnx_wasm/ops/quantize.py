@@ -198,7 +198,7 @@ def dynamic_quantize(cx: Context, x: Value) -> tuple[Value, Value, Value]:
         cx.fail(f"no dynamic quantization of {x.dtype}", UnsupportedModelError)
     scale, zero = cx.out((), F32), cx.out((), U8)
     count = -(-x.size // _RANGE)
-    parts = cx.scratch(max(8 * count, 8))
+    parts = cx.work(max(8 * count, 8))
     if count:
         cx.emit("quant_range_f32", units=count, x=x, parts=parts, n=x.size, per=_RANGE)
     cx.emit("quant_dynamic_u8", parts=parts, scale=scale, zero=zero, count=count)

@@ -97,7 +97,7 @@ def unique(cx: Context, x: Value, *, axis: int | None = None, sorted: int = 1) -
         if n:
             cx.fail(f"{x} has slices without elements along axis {at}")
         return cx.alias(x, x.shape), *nothing
-    count, work = cx.out((1,), I64), cx.scratch(8 * n)
+    count, work = cx.out((1,), I64), cx.work(8 * n)
     first, inverse, counts = (cx.out((n,), I64) for _ in range(3))
     cx.emit(
         f"unique_{'u8' if x.dtype is BOOL else x.dtype.short}",
