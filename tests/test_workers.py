@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -245,3 +246,60 @@ def test_threads_with_too_small_a_stack() -> None:
             negate(session)
     finally:
         threading.stack_size(before)
+
+
+ACTIVE = 192 // 4
+CHAIN = model([node("Neg", ["x"], ["z"]), node("Abs", ["z"], ["y"])], {"x": (FLOAT, ["n"])}, ["y"])
+
+
+@contextlib.contextmanager
+def held_up(runtime: ort.Runtime) -> Iterator[None]:
+    """As if a worker were at its range for longer than a join waits."""
+
+    def release() -> None:
+        # Nobody else changes it meanwhile: all others are done.
+        runtime._words[ACTIVE] -= 1
+
+    runtime._words[ACTIVE] += 1
+    timer = threading.Timer(1.3, release)
+    timer.start()
+    yield
+    timer.join()
+
+
+def test_a_join_that_takes_long() -> None:
+    weight = np.random.default_rng(1).normal(0, 1, (300, 500)).astype(np.float32)
+    product = model([node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, [1, 300])}, ["y"], {"w": weight})
+    with ort.Runtime(threads=2) as runtime:
+        with ort.InferenceSession.create(CHAIN, runtime=runtime) as session:
+            session.run({"x": X})["y"].dispose()
+            with held_up(runtime):
+                assert session.run({"x": X})["y"].get_data(release_data=True).tobytes() == abs(X).tobytes()
+        with held_up(runtime), ort.InferenceSession.create(product, runtime=runtime) as session:
+            got = session.run({"x": X[:300].reshape(1, 300)})["y"].get_data(release_data=True)
+        np.testing.assert_allclose(got, X[:300].reshape(1, 300) @ weight, atol=1e-3)
+
+
+def test_an_interrupt_waits_for_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ort.Runtime(threads=2) as runtime, ort.InferenceSession.create(CHAIN, runtime=runtime) as session:
+        session.run({"x": X})["y"].dispose()
+        workers = runtime._workers
+        assert workers is not None
+        join, calls = workers._join, 0
+
+        def interrupted() -> int:
+            nonlocal calls
+            calls += 1
+            if calls < 3:
+                raise KeyboardInterrupt
+            return join()
+
+        monkeypatch.setattr(workers, "_join", interrupted)
+        with held_up(runtime):
+            with pytest.raises(KeyboardInterrupt):
+                session.run({"x": X})
+            # Before the timer has ended.
+            assert calls >= 3
+            assert runtime._words[ACTIVE] == 0
+        session.run({"x": X})["y"].dispose()
+        runtime.heap_check()
