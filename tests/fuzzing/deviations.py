@@ -380,6 +380,7 @@ LOOSER = [
         "an image of which pads leave nothing, and to which they add nothing, is empty",
     ),
     ("Scale value should be greater than 0", "a size of 0 is an image without elements"),
+    ("Subgraph must have the shape set", "native must know the shapes of what a body gives before it runs"),
     ("k tensor should be a 1D tensor of size 1", "a scalar is as good as a vector of one element"),
     ("Op (QLinearAdd) [TypeInferenceError]", "the zero point of the result is optional"),
     ("K input must be a one-dimensional", "a scalar is as good as a vector of one element"),
