@@ -453,3 +453,14 @@ def test_what_is_found_at_the_end_is_told_once_the_runtime_is_closed() -> None:
     with pytest.raises(ort.HeapCorruptionError, match="write past its end"), pytest.warns(ResourceWarning):
         runtime.close()
     assert runtime.closed
+
+
+@pytest.mark.parametrize("through", [np.asarray, memoryview])
+def test_a_write_through_an_array_that_is_gone_before_anybody_looks(runtime: ort.Runtime, through: Any) -> None:
+    tensor = ort.Tensor("float32", X, runtime=runtime)
+    view = through(tensor.data)
+    tensor.dispose()
+    view[0, 0] = 3
+    del view
+    with pytest.raises(ort.HeapCorruptionError, match="write after dispose, through an old view, at offset 0"):
+        runtime.heap_check()

@@ -64,7 +64,7 @@ def test_what_is_not_given_follows_from_the_limits() -> None:
     assert HeapPolicy(maximum=4 * GIB).limit == MAXIMUM
     assert HeapPolicy(maximum=GIB).engine_limit == GIB
     assert HeapPolicy(maximum=GIB, memory_maximum=4 * GIB).engine_limit == 4 * GIB
-    assert HeapPolicy(initial=8 * MIB, maximum=8 * MIB + 1).pages == (128, 129)
+    assert HeapPolicy(initial=8 * MIB, maximum=8 * MIB + 1).pages == (128, 128)
     assert HeapPolicy().pages == (256, MAXIMUM // PAGE)
 
 
@@ -84,7 +84,7 @@ def test_changes_make_another_policy() -> None:
         ({"heap_base": 4088}, "heap_base 4088 must be"),
         ({"initial": ORT_WEB_HEAP_BASE}, "initial 6303872 must be at least heap_base"),
         ({"initial": 32 * MIB, "maximum": 16 * MIB}, "initial 33554432 must be .* at most maximum 16777216"),
-        ({"maximum": MIB}, "initial 1048576 must be at least heap_base"),
+        ({"maximum": MIB}, "maximum 1048576 must be at least heap_base"),
         ({"initial": 32 * MIB, "memory_maximum": 16 * MIB}, "memory_maximum 16777216 must be at least initial"),
         ({"memory_maximum": 1 << 33}, "memory_maximum 8589934592 must be"),
         ({"geometric_step": -0.1}, "geometric_step -0.1"),

@@ -307,7 +307,7 @@ def test_what_would_have_been_enough_is_enough_and_no_less_is() -> None:
             return ""
 
         text = attempt(7 * MIB + 3 * MIB * len(sizes))
-        found = re.search(r"A maximum of ([\d,]+) bytes would have been enough", text)
+        found = re.search(r"a maximum of ([\d,]+) bytes would have been enough", text)
         if not text:
             continue
         assert found, text
@@ -460,14 +460,16 @@ def test_a_warning_that_is_an_error_comes_once_the_runtime_is_closed(count: int)
 
 def test_the_limit_that_binds_is_named() -> None:
     with ort.Runtime(policy="ios-like-512MiB") as runtime:
-        with pytest.raises(MemoryError, match=r"A memory_maximum of ([\d,]+) bytes would have been enough") as caught:
+        with pytest.raises(
+            MemoryError, match=r"For this request, a memory_maximum of ([\d,]+) bytes would have been enough"
+        ) as caught:
             runtime.allocate(600 * MIB)
         assert runtime.memory().maximum == 512 * MIB
     enough = int(re.findall(r"memory_maximum of ([\d,]+)", str(caught.value))[0].replace(",", ""))
     with ort.Runtime(memory_maximum=enough) as runtime:
         runtime.allocate(600 * MIB).free()
     both = ort.Runtime(maximum=64 * MIB, memory_maximum=32 * MIB)
-    with pytest.raises(MemoryError, match=r"A maximum and a memory_maximum of [\d,]+ bytes"):
+    with pytest.raises(MemoryError, match=r"a maximum of [\d,]+ bytes and a memory_maximum of [\d,]+ bytes"):
         both.allocate(100 * MIB)
     both.close()
 
@@ -550,3 +552,44 @@ print("done")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "done\n", done.stderr
+
+
+def test_a_memory_maximum_that_would_have_been_enough_is() -> None:
+    """An engine is asked for more than is needed, and again for less; the least of these must fit."""
+
+    def attempt(limit: int) -> str:
+        runtime = ort.Runtime(initial=40 * MIB, memory_maximum=limit)
+        blocks: list[Any] = []
+        try:
+            blocks.append(runtime.allocate(30 * MIB))
+            blocks.append(runtime.allocate(5 * MIB))
+        except MemoryError as error:
+            return str(error)
+        finally:
+            for block in blocks:
+                block.free()
+            runtime.close()
+        return ""
+
+    [enough] = re.findall(r"a memory_maximum of ([\d,]+) bytes", attempt(41 * MIB))
+    assert attempt(int(enough.replace(",", ""))) == ""
+    assert "memory_maximum" in attempt(int(enough.replace(",", "")) - 65536)
+
+
+def test_limits_are_whole_pages_and_may_be_texts() -> None:
+    with ort.Runtime(maximum=6_400_000) as runtime:
+        assert runtime.memory().linear <= runtime.memory().maximum <= 6_400_000
+    with ort.Runtime(maximum="64MiB", initial="8 MiB") as runtime:
+        assert (runtime.maximum, runtime.linear) == (64 * MIB, 8 * MIB)
+    with pytest.raises(ValueError, match="'64 mbs' is no size"):
+        ort.Runtime(maximum="64 mbs")
+
+
+def test_a_runtime_may_have_its_sessions_allocate_one_by_one() -> None:
+    for mem_pattern in (True, False):
+        with ort.Runtime(mem_pattern=mem_pattern) as runtime:
+            for option in (None, True, False):
+                with ort.InferenceSession.create(graphs.mlp(2), runtime=runtime, enable_mem_pattern=option) as session:
+                    session.run({"x": X})["y"].dispose()
+                    arena = any(b.tag == "activations" for b in runtime.blocks())
+                    assert arena == (mem_pattern if option is None else option)

@@ -94,7 +94,7 @@ def test_more_memory_lets_a_recorded_failure_succeed() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"maximum": 4 * MIB}, "initial 4194304 must be at least heap_base"),
+        ({"maximum": 4 * MIB}, "maximum 4194304 must be at least heap_base"),
         ({"initial": 32 * MIB, "maximum": 16 * MIB}, "at most maximum 16777216"),
         (
             {"heap_base": 97 * 65536 - 4096, "maximum": 97 * 65536},

@@ -138,10 +138,15 @@ class Lease:
         self.block.runtime._give_back(self.block)
 
 
+def inside(filename: str) -> bool:
+    """Whether a file is one of this package."""
+    return filename.startswith(_PACKAGE)
+
+
 def _outside(depth: int) -> tuple[FrameType, int]:
     """The innermost frame outside this package from ``depth`` callers on, and how many frames it is away from there."""
     frame, level = sys._getframe(depth), 0
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and inside(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return frame, level
 

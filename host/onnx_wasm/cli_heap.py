@@ -74,8 +74,10 @@ def _whatif(args: argparse.Namespace) -> int:
     recording = trace.load(args.trace)
     changes = cli_args.changes(args)
     names = args.preset or ([] if changes else list(PRESETS))
-    policies = {**as_recorded(recording), **{n: PRESETS[n].policy.with_(**changes) for n in names}}
-    if changes and not names:
+    policies = {**as_recorded(recording), **{n: PRESETS[n].policy for n in names}}
+    if changes and args.preset:
+        policies |= {f"{n}, changed": PRESETS[n].policy.with_(**changes) for n in names}
+    elif changes:
         policies["these options"] = HeapPolicy(**changes)
     rows = whatif(recording, policies)
     if args.json:
@@ -89,19 +91,22 @@ def _whatif(args: argparse.Namespace) -> int:
 
 
 def _table(rows: Sequence[WhatIf]) -> list[str]:
-    lines = [f"{'policy':16} {'peak in use':>13} {'linear memory':>13} {'growths':>7} {'slack':>13}  fails at"]
+    wide = max(len(row.name) for row in rows)
+    lines = [f"{'policy':{wide}} {'peak in use':>13} {'linear memory':>13} {'growths':>7} {'slack':>13}  fails at"]
     for row in rows:
         if row.refused:
-            lines.append(f"{row.name:16} cannot begin: {row.refused}")
+            lines.append(f"{row.name:{wide}} cannot begin: {row.refused}")
             continue
         sizes = f"{human(row.peak):>13} {human(row.linear):>13} {row.growths:7,} {human(row.slack):>13}"
-        lines.append(f"{row.name:16} {sizes}  {_failure(row)}")
+        lines.append(f"{row.name:{wide}} {sizes}  {_failure(row)}")
     return lines
 
 
 def _failure(row: WhatIf) -> str:
     failure = row.failure
     if failure is None:
+        if row.unknown_after is not None:
+            return f"- (call {row.unknown_after:,} failed when recorded: what would have followed is not known)"
         return "-"
     limit = "heap" if failure.limit == "maximum" else "engine"
     return (

@@ -48,6 +48,8 @@ class Guarded:
     node: str = ""
     made: str = ""
     freed: str = ""
+    poisoned: str = ""
+    """Where it was disposed of while views of it lived."""
 
     @property
     def size(self) -> int:
@@ -113,6 +115,9 @@ class DebugHeap:
         broken = self._broken(block)
         if broken:
             self.faults.append(broken)
+        if block.poisoned:
+            written = self._changed(block, "write after dispose, through an old view")
+            self.faults += [f"{written}, disposed of at {block.poisoned}"] if written else []
         self._fill(block, FREED)
         self.quarantine[address] = block
         self.waiting += self._chunk_size(address - GUARD)
@@ -137,10 +142,11 @@ class DebugHeap:
         while self.quarantine:
             self._evict()
 
-    def poison(self, address: int) -> None:
-        """Fill a block that was disposed of while views of it live."""
+    def poison(self, address: int, site: str) -> None:
+        """Fill a block that was disposed of at ``site`` while views of it live."""
         block = self.blocks.get(address)
-        if block is not None:
+        if block is not None and not block.poisoned:
+            block.poisoned = site
             self._fill(block, FREED)
 
     def check(self, outlived: Iterable[tuple[int, str, Sequence[str]]] = ()) -> None:

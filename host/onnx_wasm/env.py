@@ -21,15 +21,16 @@ class WasmFlags:
     """Settings of the default runtime, taken when it is made; sizes in bytes. `Runtime` says what each means."""
 
     policy: str = "onnxruntime-web"
-    initial: int | None = None
-    maximum: int | None = None
-    memory_maximum: int | None = None
+    initial: int | str | None = None
+    maximum: int | str | None = None
+    memory_maximum: int | str | None = None
     heap_base: int | None = None
     geometric_step: float | None = None
     geometric_cap: int | None = None
     linear_step: int | None = None
     variant: Variant = "relaxed"
     num_threads: int = 1
+    mem_pattern: bool = True
     trace_allocations: bool = False
     debug: bool = False
     quarantine: int = 16 << 20

@@ -76,8 +76,10 @@ class Express:
         outputs: list[_Output] = []
         for name in program._fetches:
             value = values[name]
-            allocation = program._allocation(segment, value) if isinstance(value, Value) else None
-            if not isinstance(value, Value) or allocation is None:
+            if not isinstance(value, Value) or value.root not in segment.plan.buffers:
+                return None
+            allocation = program._allocation(segment, value)
+            if allocation is None:
                 return None
             owner = f"{core.name} {name}"
             outputs.append(_Output(name, allocation.block_word, value.root.nbytes, owner, value.dtype, value.shape))

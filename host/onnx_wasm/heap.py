@@ -28,7 +28,7 @@ from .errors import (
     no_copy,
 )
 from .gate import Gate, gated
-from .heap_policy import HeapPolicy, preset
+from .heap_policy import HeapPolicy, parse_bytes, preset
 from .laboratory import Laboratory
 from .memory_info import MemoryInfo
 from .process import register
@@ -43,14 +43,11 @@ class Runtime(Laboratory):
     """A heap of one's own: one linear memory, one instance of the module.
 
     ``policy`` is the name of a preset (`heap_policy.PRESETS`) or a HeapPolicy; the seven parameters after it replace
-    its fields, sizes in bytes: ``initial`` (16 MiB, or the limit if that is less) and ``maximum`` (4 GiB - 64 KiB) are
-    ORT Web's by default; ``memory_maximum`` is the engine's own limit, past which ``memory.grow`` fails although the
-    policy would allow it (a phone's browser). Growth is by ``geometric_step`` of the old size, at most
+    its fields, sizes in bytes or as "64MiB": ``initial`` (16 MiB, or the limit if that is less) and ``maximum`` (4 GiB
+    - 64 KiB) are ORT Web's by default; ``memory_maximum`` is the engine's own limit, past which ``memory.grow`` fails
+    although the policy would allow it (a phone's browser). Growth is by ``geometric_step`` of the old size, at most
     ``geometric_cap`` over the need, or by ``linear_step`` where that is not -1. ``variant="strict"`` computes the same
-    bits on every machine.
-
-    ``threads`` threads, at most 64, share the work of a kernel that has enough of it: the one that calls `run`, and
-    others, which the first run starts. The results are the same bytes whatever their number.
+    bits on every machine. ``mem_pattern`` is what sessions do whose options leave ``enable_mem_pattern`` open.
 
     With ``trace_allocations`` every block knows the Python line that made it. ``debug`` is the debug heap
     (`debug_heap`), with up to ``quarantine`` bytes of freed blocks; it traces allocations too. ``log_events`` keeps
@@ -63,15 +60,16 @@ class Runtime(Laboratory):
         self,
         *,
         policy: str | HeapPolicy = "onnxruntime-web",
-        initial: int | None = None,
-        maximum: int | None = None,
-        memory_maximum: int | None = None,
+        initial: int | str | None = None,
+        maximum: int | str | None = None,
+        memory_maximum: int | str | None = None,
         heap_base: int | None = None,
         geometric_step: float | None = None,
         geometric_cap: int | None = None,
         linear_step: int | None = None,
         variant: Variant = "relaxed",
         threads: int = 1,
+        mem_pattern: bool = True,
         trace_allocations: bool = False,
         debug: bool = False,
         quarantine: int = DEFAULT_QUARANTINE,
@@ -89,10 +87,13 @@ class Runtime(Laboratory):
             "geometric_cap": geometric_cap,
             "linear_step": linear_step,
         }
-        policy = named.with_(**{k: v for k, v in given.items() if v is not None})
-        if initial is None and policy.initial is not None and named is not given_policy:
+        policy = named.with_(
+            **{k: parse_bytes(v) if isinstance(v, str) else v for k, v in given.items() if v is not None}
+        )
+        least = min(policy.limit, policy.engine_limit)
+        if named is not given_policy and initial is None and policy.initial is not None and policy.initial > least:
             # Of a preset: a smaller limit makes a smaller first size.
-            policy = policy.with_(initial=min(policy.initial, policy.limit, policy.engine_limit))
+            policy = policy.with_(initial=None)
         policy.validate()
         if variant not in ("relaxed", "strict"):
             raise ValueError(f"variant {variant!r} is neither 'relaxed' nor 'strict'")
@@ -100,6 +101,8 @@ class Runtime(Laboratory):
             raise ValueError(f"threads {threads!r} must be a whole number from 1 to {MAX_THREADS}")
         self.threads = int(threads)
         """How many share the work of a run."""
+        self.mem_pattern = mem_pattern
+        """Whether sessions plan their intermediate tensors in one arena, where their options do not say."""
         self.policy = policy
         """Limits and growth of this heap."""
         self.maximum = policy.limit
@@ -112,6 +115,8 @@ class Runtime(Laboratory):
         # inside the gate or without it; finalisers may take it again.
         self._ends = threading.RLock()
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.left = ""
+        """What was never disposed of when it was closed."""
         self._forgotten: deque[BlockInfo | SessionInfo] = deque(maxlen=_FORGOTTEN)
         self._arena: Block | None = None
         instance = self._instance = Instance(*policy.pages, variant)
@@ -217,7 +222,7 @@ class Runtime(Laboratory):
                 continue
             debug = self._allocator.debug
             if block._leases and debug is not None and self._knows(block):
-                debug.poison(block.address)
+                debug.poison(block.address, block.dropped)
             self._release(block)
 
     def view(self, block: Block, shape: Sequence[int], dtype: np.dtype[Any], offset: int = 0) -> Array:
@@ -285,6 +290,7 @@ class Runtime(Laboratory):
         what was never disposed of, and a debug heap's HeapCorruptionError what it still found.
         """
         text, fault = self._close()
+        self.left = text
         if text:
             warnings.warn(text, ResourceWarning, stacklevel=stacklevel(), source=self)
         if fault is not None:

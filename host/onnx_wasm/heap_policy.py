@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 import re
 from collections.abc import Mapping
@@ -66,18 +67,29 @@ class HeapPolicy:
 
     @property
     def limit(self) -> int:
-        """`maximum`, without the last page of 4 GiB, which emscripten does not use."""
-        return min(self.maximum, MAXIMUM)
+        """`maximum` in whole pages, without the last one of 4 GiB, which emscripten does not use."""
+        return min(self.maximum, MAXIMUM) // PAGE * PAGE
 
     @property
     def engine_limit(self) -> int:
         """`memory_maximum`, or what stands for it."""
-        return self.limit if self.memory_maximum is None else self.memory_maximum
+        return self.limit if self.memory_maximum is None else self.memory_maximum // PAGE * PAGE
 
     @property
     def pages(self) -> tuple[int, int]:
         """First and largest size of the memory in pages of 64 KiB."""
-        return -(-self.first // PAGE), -(-self.engine_limit // PAGE)
+        return min(-(-self.first // PAGE), self.engine_limit // PAGE), self.engine_limit // PAGE
+
+    def smallest_growth(self, old: int, needed: int) -> int:
+        """Bytes that the engine must allow for memory of ``old`` bytes to hold ``needed``: a refused growth is tried
+        again with half and with a quarter of the surplus (wasm/growth.wat.j2)."""
+        if self.linear_step != -1:
+            over = old + self.linear_step / 4
+        else:
+            over = old * (1 + self.geometric_step / 4)
+            if self.geometric_cap:
+                over = min(over, needed + self.geometric_cap)
+        return min(self.limit, math.ceil(max(needed, over) / PAGE) * PAGE)
 
     def with_(self, **changes: Any) -> HeapPolicy:
         """A copy with some fields changed; TypeError for one that does not exist."""
@@ -97,6 +109,9 @@ class HeapPolicy:
             raise ValueError(f"maximum {self.maximum} is more than the 4 GiB that 32-bit addresses reach")
         if base % 8 or base < heap_layout.STATE_END:
             raise ValueError(f"heap_base {base} must be a multiple of 8 and at least {heap_layout.STATE_END}")
+        if self.initial is None and first < base + 4096:
+            limit = min(self.maximum, self.engine_limit)
+            raise ValueError(f"maximum {limit} must be at least heap_base + 4096 = {base + 4096} bytes")
         if not base + 4096 <= first <= self.limit:
             raise ValueError(
                 f"initial {first} must be at least heap_base + 4096 = {base + 4096} and at most maximum {self.limit}"

@@ -317,20 +317,25 @@ class Laboratory(ABC):
 
     def _remedy(self, nbytes: int) -> str:
         """What would have been enough for a request of ``nbytes``."""
-        enough = self._allocator.enough(nbytes)
         policy = self.policy
-        limit = min(policy.limit, policy.engine_limit)
-        binding = [n for n, v in (("maximum", policy.limit), ("memory_maximum", policy.engine_limit)) if v < enough]
-        if enough <= limit:
+        enough = self._allocator.enough(nbytes)
+        # The engine is asked for some more than is needed, at the least for this.
+        asked = policy.smallest_growth(self._instance.memory_size(), enough)
+        needs = {"maximum": enough, "memory_maximum": asked}
+        limits = {"maximum": policy.limit, "memory_maximum": policy.engine_limit}
+        if policy.memory_maximum is None:
+            del limits["memory_maximum"]
+        binding = [name for name, limit in limits.items() if limit < needs[name]]
+        if not binding:
             return (
-                f"There was room below the limit of {limit:,}: the failure was asked for (fail_allocation, "
-                f"fail_growth), or the engine refused to grow the memory"
+                f"There was room below the limit of {min(limits.values()):,}: the failure was asked for "
+                f"(fail_allocation, fail_growth), or the engine refused to grow the memory"
             )
         dispose = "dispose of tensors and sessions that are done"
         if enough > MAXIMUM:
             return f"It would take a memory of {enough:,} bytes, and 32-bit addresses end at 4 GiB: {dispose}"
-        name = " and a ".join(binding if policy.memory_maximum is not None else ["maximum"])
-        return f"A {name} of {enough:,} bytes would have been enough; else {dispose}"
+        wanted = " and ".join(f"a {name} of {needs[name]:,} bytes" for name in binding)
+        return f"For this request, {wanted} would have been enough; else {dispose}"
 
     def _leak_warning(self, when: str) -> str:
         """What a ResourceWarning says of tensors and sessions that are left, or nothing. The gate must be held."""

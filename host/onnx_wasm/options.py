@@ -21,9 +21,9 @@ class SessionOptions:
 
     enable_lazy_initialization: bool = False
     """Parse, pack and compile at the first run instead of at creation."""
-    enable_mem_pattern: bool = True
+    enable_mem_pattern: bool | None = None
     """Plan intermediate tensors into one arena. False is the browser's behaviour: each is allocated and freed
-    in the heap while the run goes on."""
+    in the heap while the run goes on. None: as the runtime says (``Runtime(mem_pattern=...)``), which is True."""
     graph_optimization_level: str = "all"
     """"all", "layout", "extended" and "basic" fuse nodes; "disabled" runs each for itself."""
     free_dimension_overrides: Mapping[str, int] = field(default_factory=dict)

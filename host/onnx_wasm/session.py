@@ -156,13 +156,14 @@ class InferenceSession:
                 assert source is not None
                 cache: LoweringCache = prepare(model.load(source, self._options.external_files()))
                 self._check_overrides(cache.graph)
+                pattern = self._options.enable_mem_pattern
                 self._source = None
                 self._core = Core(
                     self._runtime,
                     cache,
                     Weights(self._runtime, self._name),
                     self._name,
-                    planned=self._options.enable_mem_pattern,
+                    planned=self._runtime.mem_pattern if pattern is None else pattern,
                     fuse=self._options.graph_optimization_level != "disabled",
                     events=[] if self._options.enable_profiling else None,
                 )

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from .blocks import inside
 from .heap import Runtime, default_runtime
 from .heap_policy import parse_bytes
 from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, forgotten_lines, table
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 Call = Callable[[], Any]
+_HINT = " (new input shapes are planned and kept: let warmup meet them all, or see SessionOptions.max_plans)"
 T = TypeVar("T")
 
 
@@ -59,8 +61,8 @@ def assert_no_growth(call: Call, runs: int = 100, *, warmup: int = 1, runtime: R
     more = report.memory.used - before.memory.used
     if more > 0:
         raise AssertionError(
-            f"the bytes in use grew by {more:,} in {runs} calls, {more / runs:,.0f} each (after {warmup} to warm "
-            f"up)\n{report}"
+            f"the bytes in use grew by {more:,} in {runs} calls, after {warmup} to warm up"
+            f"{_HINT if report.kept and not report else ''}\n{report}"
         )
 
 
@@ -156,7 +158,9 @@ def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, m
         try:
             call()
         except MemoryError as error:
-            outcome = _outcome(error)
+            outcome = f"{_outcome(error)}"
+            if error.__traceback__ is not None:
+                outcome = f"at {_line(error)}: {outcome}"
         except Exception as error:
             other = error
         finally:
@@ -177,13 +181,20 @@ def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, m
             raise AssertionError(
                 "\n".join(
                     [
-                        f"after {what} {nth} had failed ({outcome or 'handled'}), {more:,} bytes more are in use",
+                        f"{what} {nth} failed{f' {outcome}' if outcome else ', and was handled'}",
+                        *([f"afterwards {more:,} bytes more are in use"] if more > 0 else []),
                         *([str(report)] if report or more > 0 else []),
                         *lost,
                     ]
                 )
             )
     raise AssertionError(f"{most} calls, with {what} 1 to {most} failing, and still no end")
+
+
+def _line(error: BaseException) -> str:
+    """The caller's innermost line in an error's traceback."""
+    frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__) if not inside(f.filename)]
+    return frames[-1] if frames else "an unknown line"
 
 
 def _outcome(error: BaseException) -> str:

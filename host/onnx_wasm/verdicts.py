@@ -213,6 +213,9 @@ class LeakReport:
                 f"retained, not leaked: linear memory grew by {self.grown:,} bytes for what has been given back; it "
                 f"cannot shrink, {self.retained:,} bytes of it are free for what comes next"
             )
+        if self.kept:
+            more = sum(b.nbytes for b in self.kept)
+            return f"not leaked: sessions keep {more:,} bytes more for their next run; linear memory has not grown"
         return "clean: nothing leaked, memory has not grown"
 
 

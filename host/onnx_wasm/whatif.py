@@ -48,6 +48,8 @@ class WhatIf:
     """Size of linear memory at the end."""
     growths: int
     failure: Failure | None
+    unknown_after: int | None = None
+    """The first call that failed when it was recorded and did not here: the program would have gone on otherwise."""
     refused: str = ""
     """Why no heap could begin with this policy; all counts are then 0."""
 
@@ -92,9 +94,12 @@ def _row(trace: Trace, name: str, policy: HeapPolicy) -> WhatIf:
                 f"{trace.name} begins with break {trace.start.brk}, which is not that of a new heap: {heap.brk()}"
             )
         calls = _replay(trace, heap)
+        injected = injections(trace)
+        recorded = (i for i, (op, p) in enumerate(zip(trace.op, trace.ptr, strict=True)) if op != FREE and not p)
+        unknown = next((i for i in recorded if i < calls and i not in injected), None)
         failure = None if calls == len(trace.op) else _failure(trace, heap, calls, policy)
         peak, growths = heap.word(layout.PEAK), heap.word(layout.GROWTHS)
-        return WhatIf(name, policy, calls, peak, heap.memory_size(), growths, failure)
+        return WhatIf(name, policy, calls, peak, heap.memory_size(), growths, failure, unknown)
     finally:
         heap.close()
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 MARKER = (
     "wasm_heap(maximum=None, initial=None, memory_maximum=None, policy='onnxruntime-web', variant='relaxed', "
-    "threads=1, debug=False, quarantine='16MiB', no_growth=False, no_leak=True): the heap of the test's wasm_runtime. "
-    "Sizes are bytes or texts as '64MiB'; policy is the name of a preset, or a HeapPolicy; threads share the work of a "
-    "run; debug makes it a debug heap, with so many bytes of freed blocks in quarantine; no_growth: linear memory must "
-    "not grow during the test; no_leak: tensors and sessions must be disposed of when it ends."
+    "threads=1, mem_pattern=True, debug=False, quarantine='16MiB', no_growth=False, no_leak=True): the heap of the "
+    "test's wasm_runtime. Sizes are bytes or texts as '64MiB'; policy is the name of a preset or a HeapPolicy; threads "
+    "share the work of a run; mem_pattern=False allocates intermediate tensors one by one, as a browser does; debug "
+    "makes it a debug heap, with so many bytes of freed blocks in quarantine; no_growth: linear memory must not grow "
+    "during the test; no_leak: tensors and sessions must be disposed of when it ends."
 )
 _SIZES = ("maximum", "initial", "memory_maximum", "quarantine")
-_OPTIONS = {*_SIZES, "policy", "debug", "variant", "threads"}
+_OPTIONS = {*_SIZES, "policy", "debug", "variant", "threads", "mem_pattern"}
 _CHECKS = {"no_growth": False, "no_leak": True}
 _passed = pytest.StashKey[bool]()
 _error = pytest.StashKey[BaseException]()
@@ -105,7 +106,10 @@ def _make(item: pytest.Item) -> tuple[Runtime, dict[str, bool]]:
     unknown = sorted(given.keys() - _OPTIONS - _CHECKS.keys())
     if unknown:
         raise _usage(f"it has no {', '.join(unknown)}; it is {MARKER}")
-    checks = {name: bool(given.pop(name, default)) for name, default in _CHECKS.items()}
+    for name in (*_CHECKS, "debug", "mem_pattern"):
+        if not isinstance(given.get(name, True), bool):
+            raise _usage(f"{name} must be True or False, got {given[name]!r}")
+    checks = {name: given.pop(name, default) for name, default in _CHECKS.items()}
     for name in _SIZES:
         if given.get(name) is None:
             given.pop(name, None)
@@ -130,6 +134,8 @@ def _check(runtime: Runtime, growths: int, checks: dict[str, bool]) -> None:
 
     gc.collect()
     if runtime.closed:
+        if checks["no_leak"] and runtime.left:
+            pytest.fail(f"the test closed its runtime: {runtime.left}", pytrace=False)
         return
     problems = []
     try:
