@@ -527,8 +527,8 @@ def test_memory_that_ends_before_the_allocation_that_should_fail() -> None:
         text = message(lambda: each_failed_allocation(page, runtime=runtime))
         assert text.startswith(
             f"out of memory before allocation 3, which should have failed: at {__file__}:{SITE}: "
-            "HeapMemoryError: the heap cannot hold 4,194,304 bytes for Tensor (user): linear memory 8,388,608 of at most "
-            "8,388,608 bytes (0 growths); "
+            "HeapMemoryError: the heap cannot hold 4,194,304 bytes for Tensor (user): linear memory 8,388,608 of at "
+            "most 8,388,608 bytes (0 growths); "
         )
         assert runtime.fail_allocation(0) == 0
 
