@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -157,3 +158,66 @@ def test_inputs_that_decide_shapes_never_take_it(runtime: ort.Runtime) -> None:
             with session.run({"x": x, "shape": np.array(shape)})["y"] as y:
                 assert list(y.dims) == shape
         assert session._express is None
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_an_interrupt_between_two_words_leaves_no_stale_address(runtime: ort.Runtime, short: bool) -> None:
+    """The input is read by many records; the patching of their words is interrupted after each line in turn."""
+    nodes = [node("Mul", ["x", f"c{i}"], [f"y{i}"]) for i in range(6)]
+    weights = {f"c{i}": np.full(4, i + 1, np.float32) for i in range(6)}
+    data = model(nodes, {"x": (FLOAT, [4])}, [f"y{i}" for i in range(6)], weights)
+    file = "express.py" if short else "program.py"
+    first, second = (ort.Tensor("float32", np.full(4, v, np.float32), runtime=runtime) for v in (1, 100))
+
+    def values(session: ort.InferenceSession, tensor: ort.Tensor) -> list[float]:
+        out = session.run({"x": tensor})
+        return [float(t.get_data(release_data=True)[0]) for t in out.values()]
+
+    with ort.InferenceSession.create(data, runtime=runtime, graph_optimization_level="disabled") as session:
+        for nth in range(1, 60):
+            for _ in range(3):
+                assert values(session, first) == [1, 2, 3, 4, 5, 6]
+            if not short:
+                session._express = None
+            count = 0
+
+            def tracer(frame: Any, event: str, arg: Any, nth: int = nth) -> Any:
+                nonlocal count
+                if frame.f_code.co_filename.endswith(file) and frame.f_code.co_name in ("run", "_bind"):
+                    count += event == "line"
+                    if count == nth:
+                        raise KeyboardInterrupt
+                return tracer
+
+            sys.settrace(tracer)
+            try:
+                session.run({"x": second})
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            gc.collect()
+            assert values(session, first) == [1, 2, 3, 4, 5, 6]
+    first.dispose()
+    second.dispose()
+
+
+def test_a_session_that_was_disposed_of_during_its_run_is_disposed(runtime: ort.Runtime) -> None:
+    session = ort.InferenceSession.create(DATA, runtime=runtime)
+    check(session, feeds(2, 0), False)
+
+    def tracer(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code.co_name == "_execute" and frame.f_code.co_filename.endswith("program.py"):
+            sys.settrace(None)
+            session.dispose()
+        return None
+
+    sys.settrace(tracer)
+    out = session.run(feeds(2, 1))
+    sys.settrace(None)
+    for tensor in out.values():
+        tensor.dispose()
+    assert session._express is None
+    with pytest.raises(ort.DisposedError):
+        session.run(feeds(2, 1))
+    runtime.heap_check()

@@ -593,3 +593,76 @@ def test_a_runtime_may_have_its_sessions_allocate_one_by_one() -> None:
                     session.run({"x": X})["y"].dispose()
                     arena = any(b.tag == "activations" for b in runtime.blocks())
                     assert arena == (mem_pattern if option is None else option)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"policy": None}, TypeError, "policy must be the name of a preset or a HeapPolicy, got None"),
+        ({"policy": PRESETS["2GiB"]}, TypeError, "policy must be the name of a preset or a HeapPolicy"),
+        ({"debug": True, "quarantine": None}, ValueError, "None is no size"),
+        ({"debug": True, "quarantine": -1}, ValueError, "-1 is no size"),
+        ({"debug": True, "quarantine": 1.5}, ValueError, r"1\.5 is no size"),
+        ({"log_events": 2**70}, ValueError, "a log of 1180591620717411303424 events"),
+    ],
+)
+def test_settings_that_make_no_heap(settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ort.Runtime(**settings)
+
+
+def test_small_integers_of_numpy_are_numbers() -> None:
+    with ort.Runtime(debug=True, quarantine="1MiB", geometric_cap=np.uint8(200)) as runtime:
+        assert runtime.policy.geometric_cap == 200
+        for size in (np.uint8(200), np.int16(32767)):
+            runtime.free(runtime.malloc(size))
+        with pytest.raises(TypeError):
+            runtime.fail_allocation(2.9)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="since must be a Snapshot, got str"):
+            runtime.leaks("x")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="with a Snapshot, not with NoneType"):
+            runtime.snapshot().diff(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [{"injected": None}, {"injected": 5}, {"injected": []}, {"injected": {"a": [1]}}, {"injected": {"growth": ["x"]}}],
+)
+def test_recordings_with_impossible_injections(tmp_path: Path, meta: dict[str, Any]) -> None:
+    with ort.Runtime(record=True) as runtime:
+        runtime.allocate(100).free()
+        runtime.save_recording(tmp_path / "a.npz", **meta)
+    with pytest.raises(ort.InvalidTraceError, match=r"meta\.injected must map"):
+        trace.load(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    "column", [np.zeros((2, 1), np.uint32), np.zeros(2, np.float64), np.array("x"), np.array([b"a", b"b"])]
+)
+def test_recordings_with_impossible_columns(tmp_path: Path, column: np.ndarray[Any, Any]) -> None:
+    with ort.Runtime(record=True) as runtime:
+        runtime.allocate(100).free()
+        runtime.save_recording(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as arrays:
+        columns = dict(arrays)
+    np.savez(tmp_path / "b.npz", **{**columns, "arg": column})
+    with pytest.raises(ort.InvalidTraceError, match="must be one dimension of integers"):
+        trace.load(tmp_path / "b.npz")
+
+
+def test_recordings_that_were_damaged_are_none(tmp_path: Path) -> None:
+    with ort.Runtime(record=True) as runtime:
+        runtime.allocate(100).free()
+        runtime.save_recording(tmp_path / "a.npz")
+    good = (tmp_path / "a.npz").read_bytes()
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(300):
+        bad = bytearray(good)
+        bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        (tmp_path / "b.npz").write_bytes(bad[: chance.choice([len(bad), chance.randrange(len(bad))])])
+        try:
+            trace.load(tmp_path / "b.npz")
+        except ort.InvalidTraceError:
+            refused += 1
+    assert refused > 200

@@ -159,7 +159,9 @@ class DebugHeap:
         wrong += [m for m in map(self._written_after_free, self.quarantine.values()) if m]
         for address, place, views in outlived:
             block = self.blocks.get(address)
-            text = self._changed(block, "write after dispose, through an old view") if block is not None else ""
+            # Where another thread is about to poison it, nothing can be said yet.
+            poisoned = block is not None and block.poisoned
+            text = self._changed(block, "write after dispose, through an old view") if block and poisoned else ""
             if text:
                 made = f", views made at {', '.join(sorted(set(views)))}" if views else ""
                 wrong.append(f"{text}, disposed of at {place}{made}")

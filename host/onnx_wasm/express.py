@@ -125,6 +125,8 @@ class Express:
                 item.view[...] = feeds[item.name]
                 address = item.staging.address
             if bound.get(item.name) != address:
+                # An interrupt in the middle must not leave words that nobody knows of.
+                bound.pop(item.name, None)
                 for word, offset in item.patches:
                     words[word] = address + offset
                 bound[item.name] = address

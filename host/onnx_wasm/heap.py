@@ -72,12 +72,15 @@ class Runtime(Laboratory):
         mem_pattern: bool = True,
         trace_allocations: bool = False,
         debug: bool = False,
-        quarantine: int = DEFAULT_QUARANTINE,
+        quarantine: int | str = DEFAULT_QUARANTINE,
         log_events: bool | int = False,
         record: bool = False,
     ) -> None:
         given_policy = policy
         named = preset(policy) if isinstance(policy, str) else policy
+        if not isinstance(named, HeapPolicy):
+            raise TypeError(f"policy must be the name of a preset or a HeapPolicy, got {policy!r}")
+        quarantine = parse_bytes(quarantine)
         given = {
             "initial": initial,
             "maximum": maximum,
@@ -87,9 +90,10 @@ class Runtime(Laboratory):
             "geometric_cap": geometric_cap,
             "linear_step": linear_step,
         }
-        policy = named.with_(
-            **{k: parse_bytes(v) if isinstance(v, str) else v for k, v in given.items() if v is not None}
-        )
+        changes = {k: parse_bytes(v) if isinstance(v, str) else v for k, v in given.items() if v is not None}
+        # numpy's small integers would wrap.
+        changes = {k: int(v) if isinstance(v, np.integer) else v for k, v in changes.items()}
+        policy = named.with_(**changes)
         least = min(policy.limit, policy.engine_limit)
         if named is not given_policy and initial is None and policy.initial is not None and policy.initial > least:
             # Of a preset: a smaller limit makes a smaller first size.

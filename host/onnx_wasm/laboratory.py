@@ -5,7 +5,9 @@ The part of `Runtime` that looks on; `heap` has the part that allocates.
 
 from __future__ import annotations
 
+import operator
 import os
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -74,6 +76,7 @@ class Laboratory(ABC):
         Raises HeapMemoryError where ``_malloc`` answers 0.
         """
         self._check_open()
+        nbytes = operator.index(nbytes)
         address = self._allocator.malloc(nbytes, "user", "malloc") if nbytes >= 0 else 0
         if not address:
             raise self._out_of_memory(nbytes, "malloc")
@@ -208,6 +211,8 @@ class Laboratory(ABC):
 
         Raises ValueError for a snapshot of another runtime.
         """
+        if since is not None and not isinstance(since, Snapshot):
+            raise TypeError(f"since must be a Snapshot, got {type(since).__name__}")
         self._drain()
         return self._leaks(since)
 
@@ -230,8 +235,8 @@ class Laboratory(ABC):
     def start_events(self, limit: int | None = DEFAULT_EVENTS) -> None:
         """Keep the latest ``limit`` events of the heap from now on; None: all of them."""
         self._check_open()
-        if limit is not None and limit < 1:
-            raise ValueError(f"a log of {limit} events; at least 1")
+        if limit is not None and not 1 <= operator.index(limit) <= sys.maxsize:
+            raise ValueError(f"a log of {limit} events; at least 1, at most {sys.maxsize}")
         self._allocator.log(limit)
 
     @gated
@@ -288,6 +293,7 @@ class Laboratory(ABC):
 
     def _replace(self, address: int, nth: int) -> int:
         self._check_open()
+        nth = operator.index(nth)
         if not 0 <= nth < 0xFFFFFFFF:
             raise ValueError(f"nth {nth} must lie in [0, {0xFFFFFFFF})")
         before = self._allocator.word(address)

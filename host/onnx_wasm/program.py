@@ -276,6 +276,8 @@ class Program:
         words = self._words(segment)
         for name, fed in feeds.tensors.items():
             if segment.bound.get(name) != fed.address:
+                # An interrupt in the middle must not leave words that nobody knows of.
+                segment.bound.pop(name, None)
                 for word, offset in segment.tape.inputs.get(name, ()):
                     words[word] = fed.address + offset
                 segment.bound[name] = fed.address
@@ -283,6 +285,7 @@ class Program:
             arena = self._core.runtime._reserve_arena(segment.plan.arena_bytes, keep=not fresh)
             if arena != segment.arena_address:
                 places, offsets = segment.tape.arena
+                segment.arena_address = -1
                 words[places] = offsets + np.uint32(arena)
                 segment.arena_address = arena
 

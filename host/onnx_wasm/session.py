@@ -252,9 +252,10 @@ class InferenceSession:
             return await asyncio.to_thread(self.run, feeds, fetches)
 
     def _run(self, feeds: Mapping[str, Feed], fetches: Fetches) -> dict[str, Result]:
-        if self._express is not None and fetches is None:
+        express = self._express
+        if express is not None and fetches is None and not self._disposed:
             try:
-                results = self._express.run(feeds) if type(feeds) is dict else None
+                results = express.run(feeds) if type(feeds) is dict else None
             except MemoryError:
                 self._make_room()
                 raise
@@ -271,7 +272,8 @@ class InferenceSession:
                 before, program = self._last, self._program(fed, names)
                 results = program.run(fed, given)
                 # Built where the same shapes come again, since the next ones may be others.
-                if program is before and fetches is None and not self._decisive:
+                # A finaliser or a signal may have disposed of it in the meantime.
+                if program is before and fetches is None and not self._decisive and not self._disposed:
                     self._express = Express.of(program, fed)
                 return results
             except NeedsInputError as needs:

@@ -150,6 +150,8 @@ def each_failed_growth(call: Call, *, runtime: Runtime | None = None, most: int 
 
 def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, most: int) -> int:
     __tracebackhide__ = True
+    if most < 1:
+        raise ValueError(f"most {most} must be at least 1")
     before, allocations = _settled(runtime), runtime.allocations
     for nth in range(1, most + 1):
         forgotten = runtime.forgotten

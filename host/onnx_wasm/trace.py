@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -146,15 +147,33 @@ def load(path: str | Path) -> Trace:
     try:
         with np.load(path) as arrays:
             meta = json.loads(str(arrays["meta"]))
-            columns = {k: arrays[k].tolist() for k in ("op", "arg", "ptr", "memory")}
-            brk = arrays["brk"].tolist() if "brk" in arrays else None
+            columns = {k: _column(k, arrays[k]) for k in ("op", "arg", "ptr", "memory")}
+            brk = _column("brk", arrays["brk"]) if "brk" in arrays else None
         start = Start(**{k: meta["start"][k] for k in ("top", "top_size", "brk", "memory")})
-    except (KeyError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except (
+        *(KeyError, ValueError, TypeError, AttributeError, EOFError, NotImplementedError, RecursionError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error, MemoryError),
+    ) as error:
         reason = f"missing {error}" if isinstance(error, KeyError) else error
         raise InvalidTraceError(f"{path}: not a recording of an allocator: {reason}") from None
+    if not _is_injected(meta.get("injected", {})):
+        raise InvalidTraceError(f"{path}: meta.injected must map 'allocation' and 'growth' to numbers of calls")
     trace = Trace(path.name, **columns, brk=brk, start=start, engine_limit=meta.get("engine_limit"), meta=meta)
     _check(trace, path)
     return trace
+
+
+def _column(name: str, array: Any) -> list[int]:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} is {array.dtype}{list(array.shape)}, must be one dimension of integers")
+    values: list[int] = array.tolist()
+    return values
+
+
+def _is_injected(found: Any) -> bool:
+    if not isinstance(found, dict) or not found.keys() <= {"allocation", "growth"}:
+        return False
+    return all(isinstance(calls, list) and all(type(c) is int for c in calls) for calls in found.values())
 
 
 def _check(trace: Trace, path: Path) -> None:
@@ -162,6 +181,8 @@ def _check(trace: Trace, path: Path) -> None:
     if len(lengths) != 1:
         raise InvalidTraceError(f"{path}: its columns have different lengths {sorted(lengths)}")
     allocations = 0
+    if trace.arg and not 0 <= min(trace.arg) <= max(trace.arg) < 1 << 32:
+        raise InvalidTraceError(f"{path}: sizes must lie in [0, 4 GiB)")
     for call, (op, arg) in enumerate(zip(trace.op, trace.arg, strict=True)):
         if op not in (MALLOC, FREE, TENSOR) and not ALIGNED <= op < ALIGNED + 32:
             raise InvalidTraceError(f"{path}: call {call} has the unknown operation {op}")

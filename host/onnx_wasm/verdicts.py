@@ -90,6 +90,8 @@ class Snapshot:
 
     def diff(self, later: Snapshot) -> HeapDiff:
         """What has changed until a later snapshot. Raises ValueError for one of another runtime."""
+        if not isinstance(later, Snapshot):
+            raise TypeError(f"a snapshot is compared with a Snapshot, not with {type(later).__name__}")
         if self.runtime != later.runtime:
             raise ValueError("the two snapshots are of different runtimes")
         before = {b.serial for b in self.blocks}
