@@ -697,3 +697,31 @@ def test_it(wasm_runtime):
 """,
     )
     result.assert_outcomes(failed=1, passed=1, errors=1)
+
+
+def test_what_was_held_when_memory_ran_out_is_shown(project: pytest.Pytester) -> None:
+    """After the error's way out nothing may be left to show."""
+    project.makepyfile(
+        test_it="""
+        import numpy as np
+        import onnx_wasm as ort
+        import pytest
+
+        @pytest.mark.wasm_heap(maximum="20MiB", mem_pattern=False)
+        def test_it():
+            with ort.InferenceSession.create("examples/digits/digits.onnx") as session:
+                session.run({"image": np.zeros((2500, 1, 8, 8), np.float32)})
+        """
+    )
+    result = project.runpytest_inprocess("test_it.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"-+ wasm heap when memory ran out -+",
+            r" +[\d,]+ bytes of a run: activations of digits",
+            r" +640,000 bytes at 0x\w+  input +digits image  made at .*test_it.py:8",
+            r" +[\d,]+ bytes in 8 blocks  weights +digits  made at .*test_it.py:7",
+            r"-+ wasm heap -+",
+            r"linear memory [\d,]+ of at most 20,971,520 bytes \(\d+ growths\); used 0 in 0 blocks.*",
+        ]
+    )

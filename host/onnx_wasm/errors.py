@@ -45,7 +45,9 @@ class NodeIndexError(OnnxWasmError, IndexError):
 
 
 class HeapMemoryError(OnnxWasmError, MemoryError):
-    """The heap cannot hold a request."""
+    """The heap cannot hold a request. ``held`` is a table of what it held at that moment, as text."""
+
+    held = ""
 
 
 class DisposedError(OnnxWasmError, ValueError):

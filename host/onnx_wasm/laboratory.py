@@ -29,7 +29,7 @@ from .heap_events import HeapEvent
 from .heap_policy import HeapPolicy
 from .heap_view import HeapView
 from .memory_info import MemoryInfo
-from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, leak_report
+from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, leak_report, table
 
 
 class Laboratory(ABC):
@@ -316,10 +316,13 @@ class Laboratory(ABC):
         biggest = ", ".join(f"{name} {size:,}" for name, size in holders.most_common(3))
         remedy = self._remedy(nbytes)
         self._allocator.failed()
-        return HeapMemoryError(
+        error = HeapMemoryError(
             f"the heap cannot hold {nbytes:,} bytes for {what}: {self._memory()}."
             f"{biggest and f' Biggest holders: {biggest}.'} {remedy}"
         )
+        lines = [f"  {size:12,} bytes of a run: {name}" for name, size in (running or {}).items()]
+        error.held = "\n".join([*lines, *table(map(BlockInfo.of, self._blocks.values()))])
+        return error
 
     def _remedy(self, nbytes: int) -> str:
         """What would have been enough for a request of ``nbytes``."""

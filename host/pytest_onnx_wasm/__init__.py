@@ -62,6 +62,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             item.stash[_passed] = report.passed
         if call.excinfo is not None:
             item.stash[_error] = call.excinfo.value
+        held = getattr(item.stash.get(_error, None), "held", "") if report.when == "call" else ""
+        if report.failed and held:
+            report.sections.append(("wasm heap when memory ran out", held))
         if report.failed and not runtime.closed:
             report.sections.append(("wasm heap", _state(runtime)))
     return report
