@@ -690,3 +690,13 @@ def test_steps_between_no_windows(runtime: ort.Runtime, op: str) -> None:
         with ort.InferenceSession.create(data, runtime=runtime) as session:
             got = session.run({"x": x})["y"].get_data(release_data=True)
         np.testing.assert_allclose(got, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+def test_the_mean_of_nothing_but_padding_is_0(runtime: ort.Runtime, include: int) -> None:
+    made = node("AveragePool", ["x"], ["y"], kernel_shape=[1, 2], dilations=[1, 2], pads=[0, 1, 0, 1])
+    made.attribute.append(onnx.helper.make_attribute("count_include_pad", include))
+    data = model([made], {"x": (FLOAT, [1, 1, 1, 1])}, ["y"], opset=21)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        y = session.run({"x": np.full((1, 1, 1, 1), 3, np.float32)})["y"].get_data(release_data=True)
+    np.testing.assert_array_equal(y, np.zeros((1, 1, 1, 1)))

@@ -138,6 +138,14 @@ def _overflows(question: Question) -> bool:
     return bool(np.log(wide[wide > 1]).sum() > np.log(float(np.finfo(np.float32).max)))
 
 
+def _joins_nothing(question: Question) -> bool:
+    """A ConcatFromSequence of tensors of which some are empty and do not fit the others."""
+    sequence = question.input(0)
+    if question.op != "ConcatFromSequence" or not isinstance(sequence, list):
+        return False
+    return any(a.size == 0 for a in sequence) and len({a.shape for a in sequence}) > 1
+
+
 def _level(question: Question) -> bool:
     """An InstanceNormalization of which some instance hardly varies."""
     x = question.input(0)
@@ -297,6 +305,12 @@ DEVIATIONS: list[Deviation] = [
         "adds x * scale and bias - mean * scale, which cancel where all is equal",
         _level,
     ),
+    Deviation(
+        "native",
+        "0 where the logistic function of a double is less than the least float",
+        lambda q: q.op == "Sigmoid" and q.inputs[0].dtype == np.float64 and bool((q.inputs[0] < -80).any()),
+    ),
+    Deviation("native", "leaves out empty tensors, whatever their shape", _joins_nothing),
     Deviation("native", "gives a scalar a dimension", lambda q: q.op == "NonZero" and q.inputs[0].ndim == 0),
     Deviation("native", "crashes", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "flushes subnormal numbers", lambda q: q.op == "OneHot" and subnormal(q)),
@@ -368,7 +382,10 @@ STRICTER = [
     (r"CumSum .* must hold one element", "native looks at no axis where there is nothing to sum"),
     (r"GatherND .* tuples of .*\[(\d+, )*0\]\) do not fit", "native takes tuples of no index"),
     (r"CenterCropPad .* must not be negative", "native slices to negative extents"),
-    (r"(Reduce\w+|Squeeze) .* name an axis twice", "native takes axes that are named twice as if they were named once"),
+    (
+        r"(Reduce\w+|Squeeze|MeanVarianceNormalization) .* name an axis twice",
+        "native takes axes that are named twice as if they were named once",
+    ),
 ]
 
 # What this package computes although native refuses it: (part of native's message, reason).
