@@ -84,5 +84,7 @@ def project(operators: None, pytester: pytest.Pytester, monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
     # Where the package is installed pytest finds the plugin by itself. That of hypothesis takes seconds.
     found = entry_points(group="pytest11", name="pytest_onnx_wasm")
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"{'' if found else '-p pytest_onnx_wasm '}-p no:hypothesispytest")
+    # A fault handler that is set up after the engine takes its traps for crashes.
+    plugin = "" if found else "-p pytest_onnx_wasm "
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{plugin}-p no:hypothesispytest -p no:faulthandler")
     return pytester

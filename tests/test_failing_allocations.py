@@ -25,8 +25,7 @@ IDS = [
 ]
 
 
-@pytest.mark.parametrize("planned", [True, False], ids=["planned", "unplanned"])
-@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize(("id", "planned"), [(name, bool(i % 2)) for i, name in enumerate(IDS)])
 def test_every_allocation_of_a_model_may_fail(id: str, planned: bool) -> None:
     path, feeds, expected = model_path(id), model_inputs(id), model_outputs(id)
     with ort.Runtime() as runtime:
