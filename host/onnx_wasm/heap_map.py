@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 from .heap_events import HeapEvent
 from .picture import human
 
+Block = TypeVar("Block")
 LETTERS = {"weights": "W", "activations": "A", "input": "I", "output": "O", "tape": "T", "user": "U"}
 """By tag, in the order of legends; a tag that is not here is shown as `OTHER`."""
 OTHER = "?"
@@ -39,12 +41,17 @@ def live_at(events: Sequence[HeapEvent], index: int) -> list[LiveBlock]:
     Raises IndexError for an index that is none of an event's.
     """
     live: dict[int, LiveBlock] = {}
-    for event in _until(events, index):
+    follow(live, _until(events, index), lambda e: LiveBlock(e.address, e.nbytes, e.tag, e.owner))
+    return sorted(live.values(), key=lambda b: b.address)
+
+
+def follow(live: dict[int, Block], events: Iterable[HeapEvent], block: Callable[[HeapEvent], Block]) -> None:
+    """Bring blocks by address up to date with events; ``block`` makes one of an allocation."""
+    for event in events:
         if event.kind == "alloc":
-            live[event.address] = LiveBlock(event.address, event.nbytes, event.tag, event.owner)
+            live[event.address] = block(event)
         elif event.kind == "free":
             live.pop(event.address, None)
-    return sorted(live.values(), key=lambda b: b.address)
 
 
 def peak_index(events: Sequence[HeapEvent]) -> int:

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from .blocks import inside
 from .heap import Runtime, default_runtime
+from .heap_events import HeapEvent
+from .heap_map import follow, peak_index
 from .heap_policy import parse_bytes
 from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, forgotten_lines, table
 
@@ -108,14 +110,14 @@ def assert_peak(call: Call, limit: int | str, *, runtime: Runtime | None = None)
         return peak
     events = _after(earlier, later)
     live = {b.address: b for b in before.blocks}
-    for event in events[: 1 + max(range(len(events)), key=lambda i: events[i].used, default=-1)]:
-        if event.kind == "free":
-            live.pop(event.address, None)
-        elif event.kind == "alloc":
-            owner = f"{event.owner} ({event.node})" if event.node else event.owner
-            live[event.address] = BlockInfo(0, event.address, event.nbytes, event.tag, owner, 0.0, event.site, "", ())
+    follow(live, events[: peak_index(events) + 1] if events else (), _block_of)
     headline = f"peak of {peak:,} bytes in use, {peak - most:,} more than {most:,}; at the peak:"
     raise AssertionError("\n".join([headline, *table(live.values())]))
+
+
+def _block_of(event: HeapEvent) -> BlockInfo:
+    owner = f"{event.owner} ({event.node})" if event.node else event.owner
+    return BlockInfo(0, event.address, event.nbytes, event.tag, owner, 0.0, event.site, "", ())
 
 
 def each_failed_allocation(call: Call, *, runtime: Runtime | None = None, most: int = 100_000) -> int:
@@ -160,9 +162,7 @@ def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, m
         try:
             call()
         except MemoryError as error:
-            outcome = f"{_outcome(error)}"
-            if error.__traceback__ is not None:
-                outcome = f"at {_line(error)}: {outcome}"
+            outcome = f"at {_line(error)}: {_outcome(error)}"
         except Exception as error:
             other = error
         finally:
