@@ -1,8 +1,9 @@
 """Conv.
 
-Three ways: as a matrix product whose second operand, the patches of the image, is made block by block
-(`conv_f32`, up to three spatial dimensions, any groups); one channel at a time where every channel is a group of its
-own (`dwconv_f32`); and plain loops (`conv_direct_*`) for the rest.
+Four ways: as a matrix product whose second operand, the patches of the image, is made block by block
+(`conv_f32`, up to three spatial dimensions, any groups); by Winograd's filtering where that is quicker
+(`winograd_f32`, 3x3 and 5x5 taps); one channel at a time where every channel is a group of its own (`dwconv_f32`); and
+plain loops (`conv_direct_*`) for the rest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ from .matmul import BLOCK_K, TILE_BYTES, split_k
 
 # Positions of a block of patches.
 BLOCK_N = 256
+# What it costs to bring a tile to the points or back, or the taps of one weight, in multiplications; by measurement.
+WINOGRAD_INPUT, WINOGRAD_OUTPUT, WINOGRAD_WEIGHT = 770, 320, 190
+# Filtering must save this much of the plain product.
+WINOGRAD_GAIN = 0.9
+# Tiles of a block, and what they may take at the points.
+WINOGRAD_TILES, WINOGRAD_BYTES = 64, 1 << 20
+_POINT_BYTES = 576
 # How conv_f32 makes the patches.
 PATCHES_ROWS, PATCHES_LINES, PATCHES_IMAGE = 0, 1, 2
 # What the lines of a block may take.
@@ -157,6 +165,8 @@ def conv(
         _emit_direct(cx, x, w, b, y, g, group)
     elif len(g.input) < 3 and group == channels and outputs <= 2 * channels:
         _emit_depthwise(cx, x, w, b, y, g.padded_to(2), group)
+    elif _filters(g, channels // group, outputs // group):
+        _emit_winograd(cx, x, w, b, y, g, group)
     else:
         _emit_product(cx, x, w, b, y, g.padded_to(3), group)
     return y
@@ -233,6 +243,105 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     _allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale))
 
 
+def _filters(g: Geometry, channels: int, m: int) -> bool:
+    """Whether Winograd's filtering takes less time than the plain product, by a count of what both do."""
+    if len(g.input) != 2 or g.kernel not in ((3, 3), (5, 5)) or {*g.strides, *g.dilations} != {1}:
+        return False
+    side = 7 - g.kernel[0]
+    tiles = _tiles(g, side)
+    padded = -(-math.prod(tiles) // 8) * 8
+    plain = channels * m * math.prod(g.kernel) * math.prod(g.output)
+    products = 36 * channels * m * padded
+    points = padded * (WINOGRAD_INPUT * channels + WINOGRAD_OUTPUT * m) + WINOGRAD_WEIGHT * channels * m
+    return products + points < WINOGRAD_GAIN * plain
+
+
+def _tiles(g: Geometry, side: int) -> tuple[int, int]:
+    return -(-g.output[0] // side), -(-g.output[1] // side)
+
+
+def _emit_winograd(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
+    """Either the inputs of all images are brought to the points first, or all weights: what takes less memory."""
+    batch, outputs = y.shape[:2]
+    m, channels, r = outputs // group, x.shape[1] // group, g.kernel[0]
+    side = 7 - r
+    k, panels = channels * r * r, -(-m // 4)
+    tiles_h, tiles_w = rows, cols = _tiles(g, side)
+    panel, inputs = 36 * (channels * 16 + 64), 36 * (channels * 32 + 64)
+    packed = pack_rows(cx, w, m, k)
+    v: Value | None = None
+    v_bytes, u_bytes = batch * group * -(-rows * cols // 8) * inputs, group * panels * panel
+    image: dict[str, Any] = {"in_h": g.input[0], "in_w": g.input[1], "p_h": g.pads[0], "p_w": g.pads[1]}
+    if v_bytes <= u_bytes:
+        block_m = 8
+        per_image, lines = -(-m // block_m), 0
+        made, weights = block_m // 4 * panel, packed
+        v = cx.work(v_bytes)
+        cx.emit(
+            "winograd_input_f32", units=batch * x.shape[1], x=x, v=v,
+            scratch=cx.scratch(_POINT_BYTES + _line_bytes(rows, cols, side)),
+            c=channels, **image, rows=rows, cols=cols, m=side,
+        )  # fmt: skip
+        target = None
+    else:
+        block_m = 32
+        rows, cols = _tile_block(rows, cols, WINOGRAD_BYTES // (inputs // 8))
+        per_image = -(-tiles_h // rows) * -(-tiles_w // cols)
+        lines = _line_bytes(rows, cols, side)
+        made, weights = -(-rows * cols // 8) * inputs, cx.work(u_bytes)
+        target = cx.emit(
+            f"winograd_weights{r}_f32", units=group * panels, w=packed, u=weights,
+            scratch=cx.scratch(_POINT_BYTES), c=channels,
+        )  # fmt: skip
+    chunk = min(-(-rows * cols // 8) * 8, WINOGRAD_TILES)
+    record = cx.emit(
+        "winograd_f32",
+        units=batch * group * per_image,
+        x=x,
+        w=weights,
+        v=v,
+        y=y,
+        bias=b,
+        residual=None,
+        scratch=cx.scratch(TILE_BYTES + _POINT_BYTES + 36 * (4 * block_m * chunk + 64) + lines + made),
+        r=r,
+        m=m,
+        c=channels,
+        groups=group,
+        **image,
+        o_h=g.output[0],
+        o_w=g.output[1],
+        tiles_h=tiles_h,
+        tiles_w=tiles_w,
+        rows=rows,
+        cols=cols,
+        lines=lines,
+        block_m=block_m,
+        per_image=per_image,
+        act=0,
+        alpha=0.0,
+        beta=0.0,
+    )
+    y.producer = record
+    _allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale), reads_w=target or record)
+
+
+def _line_bytes(rows: int, cols: int, side: int) -> int:
+    """What the padded rows take that one channel of so many tiles reads."""
+    return ((rows - 1) * side + 6) * ((((cols - 1) * side + 6) * 4 + 31) // 16 * 16) + 64
+
+
+def _tile_block(rows: int, cols: int, most: int) -> tuple[int, int]:
+    """Rows and columns of a block of at most so many tiles, with little left over in panels of 8."""
+    most = max(16, min(most, WINOGRAD_TILES) // 8 * 8)
+    if cols > most:
+        return 1, _even(cols, most)
+    return min(
+        ((n, cols) for n in range(1, min(rows, most // cols) + 1)),
+        key=lambda block: (-(-rows // block[0]) * (-(-block[0] * cols // 8) * 8 + 4), -block[0]),
+    )
+
+
 def _emit_depthwise(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
     batch, outputs = y.shape[:2]
     (k_h, k_w), (s_h, s_w), (q_h, q_w), (o_h, o_w) = g.kernel, g.strides, g.dilations, g.output
@@ -297,8 +406,17 @@ def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None)
     return cx.derived(f"conv_a4 {m} {scale is not None}", (w,) if scale is None else (w, scale), make)
 
 
-def _allow_affine(cx: Context, record: Record, w: Value, b: Value | None, weights: Callable[[Value], Value]) -> None:
-    """Let a later op scale and shift the channels of y: into the weights, by ``weights``, and the bias."""
+def _allow_affine(
+    cx: Context,
+    record: Record,
+    w: Value,
+    b: Value | None,
+    weights: Callable[[Value], Value],
+    *,
+    reads_w: Record | None = None,
+) -> None:
+    """Let a later op scale and shift the channels of y: into the weights, by ``weights``, and the bias. ``reads_w`` is
+    the record that reads the weights, if it is another."""
     if not w.const or not (b is None or b.const):
         return
     total: list[Value] = []
@@ -319,7 +437,7 @@ def _allow_affine(cx: Context, record: Record, w: Value, b: Value | None, weight
         bias = record.args["bias"]
         if scale is not None:
             total[:] = [combine(total[0], scale, None)] if total else [scale]
-            record.args["w"] = weights(total[0])
+            (reads_w or record).args["w"] = weights(total[0])
         if shift is not None or (bias is not None and scale is not None):
             record.args["bias"] = combine(bias, scale, shift)
         return True
