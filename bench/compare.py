@@ -1,6 +1,6 @@
 """Time the same models here, on onnxruntime-web in Node and on native onnxruntime, and print ratios.
 
-    python bench/compare.py --models DIR --inputs DIR [--only id,id] [--rounds N] [--threads 1]
+    python bench/compare.py [--models DIR] [--inputs DIR] [--ids id,id] [--rounds N] [--threads 1] [--json OUT]
 
 Each runtime is a process that stays alive for all rounds of a model; they take turns, so that a slow spell of the
 machine meets all of them, and a ratio is formed within a round. A runtime that is not installed is left out.
@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from models import Model, find, with_random_weights
-from report import NATIVE, OURS, WEB, Json, first_table, memory_table, times_table
+from models import Model, fetched, find, with_random_weights
+from report import NATIVE, OURS, WEB, Json, first_table, memory_table, summary, times_table
 
 HERE = Path(__file__).resolve().parent
 WARM_MS = 500
@@ -210,28 +210,38 @@ def _error(actual: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.ndarr
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", type=Path, required=True, help="folder with ID.onnx or ID/ID.onnx")
-    parser.add_argument("--inputs", type=Path, required=True, help="folder with ID/desc.json")
-    parser.add_argument("--only", default="", metavar="ID,ID", help="these models (default: all that are described)")
+    parser.add_argument(
+        "--models", type=Path, help="folder with ID.onnx or ID/ID.onnx (default: those of --shared, fetched once)"
+    )
+    parser.add_argument("--inputs", type=Path, help="folder with ID/desc.json (default: in --shared)")
+    parser.add_argument("--ids", "--only", default="", metavar="ID,ID", help="these models (default: all described)")
     parser.add_argument("--rounds", type=int, default=10, metavar="N")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument(
         "--turn-ms", type=float, default=100, help="about how long one runtime's turn takes (at least 1 run)"
     )
     parser.add_argument(
-        "--random-weights", action="store_true", help="for the light_* networks, whose own are constants"
+        "--random-weights",
+        action=argparse.BooleanOptionalAction,
+        help="for the light_* networks, whose own are constants (default: if --shared has the script for it)",
     )
     parser.add_argument(
         "--shared",
         type=Path,
         default=Path(os.environ.get("ONNX_WASM_SHARED", HERE.parent.parent / "shared")),
-        help="folder with models/random_weights.py",
+        help="folder with models/fetch_models.py, random_weights.py and inputs/",
     )
     parser.add_argument("--ortweb", type=Path, default=HERE / "ortweb", help="folder with node_modules/onnxruntime-web")
     parser.add_argument("--json", type=Path, metavar="OUT", help="every single time, and the machine")
     options = parser.parse_args()
     if options.rounds < 1 or options.threads < 1:
         parser.error("--rounds and --threads are at least 1")
+    options.inputs = options.inputs or options.shared / "models" / "inputs"
+    if not options.inputs.is_dir():
+        parser.error(f"no folder {options.inputs}: --inputs says what models are fed")
+    options.ids = [i for i in options.ids.split(",") if i]
+    if options.random_weights is None:
+        options.random_weights = (options.shared / "models" / "random_weights.py").exists()
     return options
 
 
@@ -242,7 +252,7 @@ def main() -> int:
     if not versions:
         print("no runtime is available", file=sys.stderr)
         return 1
-    models, missing = find(options.models, options.inputs, [i for i in options.only.split(",") if i])
+    models, missing = find(options.models or fetched(options.shared, options.ids), options.inputs, options.ids)
     for sentence in missing:
         print(sentence, file=sys.stderr)
     progress = Progress()
@@ -261,6 +271,8 @@ def main() -> int:
         print(f"\n{times_table(results, names)}\n\n{first_table(results, names)}")
         if OURS in names or WEB in names:
             print(f"\n{memory_table(results)}")
+        if text := summary(results):
+            print(f"\n{text}")
     if options.json:
         machine = {"platform": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
         document = {"versions": versions, "threads": options.threads, "machine": machine, "models": results}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +46,18 @@ class Model:
     inputs: list[Input]
     fetches: list[str] | None  # None: every output
     random_weights: bool = False
+
+
+def fetched(shared: Path, only: list[str]) -> Path:
+    """The folder that trained models lie in after `shared`'s script has fetched those that were not there."""
+    folder = Path(os.environ.get("ONNX_WASM_MODELS", Path.home() / ".cache" / "onnx-wasm-test" / "models"))
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(shared / "models" / "fetch_models.py"), str(folder)]
+    command += ["--cache", str(folder.parent / "packages"), *(["--only", ",".join(only)] if only else [])]
+    print(f"fetching models into {folder}", file=sys.stderr)
+    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit(f"models could not be fetched; --models says where they lie: {' '.join(command)}")
+    return folder
 
 
 def find(models: Path, inputs: Path, only: list[str]) -> tuple[list[Model], list[str]]:

@@ -63,10 +63,33 @@ def first_table(results: list[Json], names: list[str]) -> str:
 
 def memory_table(results: list[Json]) -> str:
     rows = [["MiB", "ours peak", "ours linear", "ort-web linear", "peak/ort-web", "linear/ort-web"]]
+    ratios: list[list[float]] = [[], []]
     for r in results:
         ours, web = r["peers"].get(OURS, {}), r["peers"].get(WEB, {})
         whole = web.get("linear")
         parts = [ours.get("peak"), ours.get("linear")]
+        for part, found in zip(parts, ratios, strict=True):
+            found += [part / whole] if part and whole else []
         shares = [f"{part / whole:.2f}" if part and whole else "-" for part in parts]
         rows.append([r["id"], *(mib(part) for part in parts), mib(whole), *shares])
+    if len(results) > 1:
+        means = [f"{statistics.geometric_mean(found):.2f}" if found else "-" for found in ratios]
+        rows.append(["geometric mean", "", "", "", *means])
     return table(rows)
+
+
+def summary(results: list[Json], over: float = 1.0) -> str:
+    """How much faster than onnxruntime-web, for models that take it longer than ``over`` ms."""
+    ratios = {
+        r["id"]: 1 / r["ratios"][f"{OURS}/{WEB}"]["median"]
+        for r in results
+        if f"{OURS}/{WEB}" in r["ratios"] and r["peers"][WEB]["median_ms"] > over
+    }
+    if not ratios:
+        return ""
+    slowest = min(ratios, key=lambda id: ratios[id])
+    return (
+        f"models that take onnxruntime-web over {over:g} ms: {len(ratios)}; "
+        f"faster here {statistics.geometric_mean(ratios.values()):.2f} "
+        f"times (geometric mean), least {ratios[slowest]:.2f} times ({slowest})"
+    )
