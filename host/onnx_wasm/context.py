@@ -70,6 +70,7 @@ class Value:
         "name",
         "offset",
         "producer",
+        "quantized",
         "ready",
         "recipe",
         "reuse",
@@ -88,6 +89,8 @@ class Value:
         self.known: Array | None = None
         self.source: Initializer | None = None
         self.recipe: Recipe | None = None
+        self.quantized: Quantized | None = None
+        """What a constant of f32 is computed from, if it is stored in 8 bits: readers that can do so read that."""
         self.producer: Record | None = None
         """The record that writes it, while an op may still fuse itself into that record."""
         self.root: Value = self
@@ -118,6 +121,26 @@ class Value:
 
     def __repr__(self) -> str:
         return f"Value({self.name or '?'}: {self.dtype}{list(self.shape)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """A constant as it is stored: (values - zero) * scale."""
+
+    values: Value
+    """i8 or u8."""
+    scale: Value | None = None
+    """f32, one element, or as many as ``axis`` has; None: 1."""
+    zero: Value | None = None
+    """Of the type of the values and the size of the scale; None: 0."""
+    axis: int = -1
+    """The axis of the constant that the scale goes along."""
+    transposed: bool = False
+    """The values of a matrix are stored with its axes exchanged."""
+
+    @property
+    def per_tensor(self) -> bool:
+        return self.scale is None or self.scale.size == 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Array, Context, Value
+from ..context import Array, Context, Quantized, Value
 from ..dtypes import BOOL, F32, F64, I64, DType
 from ..registry import op
 from ._elementwise import FLOATS, INTEGERS, NUMBERS, UNSIGNED, arrays, broadcast, cast, flat, require, same_type
@@ -104,7 +104,22 @@ def mul(cx: Context, a: Value, b: Value) -> Value:
         return a
     if _affine(cx, b, a, scales=True):
         return b
-    return _arithmetic(cx, "mul", a, b)
+    y = _arithmetic(cx, "mul", a, b)
+    for x, scale in ((a, b), (b, a)):
+        y.quantized = y.quantized or _scaled(cx, x, scale)
+    return y
+
+
+def _scaled(cx: Context, x: Value, scale: Value) -> Quantized | None:
+    """What x * scale is stored as, if x is a constant of 8 bits that was cast, and the scale goes along one axis."""
+    q = x.quantized
+    if q is None or q.scale is not None or not scale.const or scale.dtype is not F32 or scale.rank > x.rank:
+        return None
+    shape = (1,) * (x.rank - scale.rank) + scale.shape
+    axes = [axis for axis, d in enumerate(shape) if d != 1]
+    if len(axes) > 1 or any(shape[axis] != x.shape[axis] for axis in axes):
+        return None
+    return Quantized(q.values, cx.alias(scale, (scale.size,)), None, axes[0] if axes else -1)
 
 
 @op("Div", since=7, fold=_div_fold)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..context import Array, Context, HostView, Item, Value
-from ..dtypes import BOOL, F32, F64, STRING, U8, DType
+from ..context import Array, Context, HostView, Item, Quantized, Value
+from ..dtypes import BOOL, F32, F64, I8, STRING, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
 from . import _elementwise, _text
@@ -72,6 +72,8 @@ def _cast_number(cx: Context, x: Value, target: DType, saturate: int, round_mode
     if target.short in SMALL_INTEGERS:
         return pack(cx, _elementwise.cast(cx, x, U8), target)
     y = _elementwise.cast(cx, x, target)
+    if source in (I8, U8) and target is F32 and x.const:
+        y.quantized = Quantized(x)
     return cx.alias(x, x.shape) if y is x else y
 
 

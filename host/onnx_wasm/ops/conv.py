@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..context import Context, Record, Value
-from ..dtypes import F32, F64
+from ..dtypes import F32, F64, I8
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._widen import widened
-from .matmul import BLOCK_K, TILE_BYTES, split_k
+from .matmul import BLOCK_K, TILE_BYTES, split_k, stored_flip, stored_scales
 
 # Positions of a block of patches.
 BLOCK_N = 256
@@ -391,8 +391,11 @@ def _scaled_rows(cx: Context, w: Value, k: int, scale: Value) -> Value:
 
 
 def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None) -> Value:
-    """Weights [groups * m, k] in panels of 4 rows over all of k: [group][panel][k][4], rows scaled."""
+    """Weights [groups * m, k] in panels of 4 rows over all of k: [group][panel][k][4], rows scaled. What is stored in 8
+    bits stays so, and is widened in every run."""
     rows = w.shape[0]
+    if scale is None and _stays(w):
+        return _widened_rows(cx, w, m, k)
 
     def make() -> Value:
         unit = 4 if m % 4 == 0 or rows == m else m
@@ -406,6 +409,29 @@ def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None)
     return cx.derived(f"conv_a4 {m} {scale is not None}", (w,) if scale is None else (w, scale), make)
 
 
+def _stays(w: Value) -> bool:
+    q = w.quantized
+    return w.const and q is not None and not q.transposed and (q.per_tensor or q.axis == 0)
+
+
+def _widened_rows(cx: Context, w: Value, m: int, k: int) -> Value:
+    q, rows = w.quantized, w.shape[0]
+    assert q is not None
+    panels = rows // m * -(-m // 4)
+
+    def make() -> tuple[Value, Value]:
+        packed = cx.out((panels, k, 4), I8)
+        stream = ("src", 4 * k) if m % 4 == 0 or rows == m else None
+        cx.emit("pack_a4_i8_rows", units=panels, stream=stream, src=q.values, dst=packed, m=m, k=k, flip=stored_flip(q))
+        return packed, stored_scales(cx, q, rows // m, m, 4)
+
+    sources = [v for v in (q.values, q.scale, q.zero) if v is not None]
+    packed, scales = cx.derived(f"conv_a4_i8 {m} {k} {q.scale is None} {q.zero is None}", sources, make)
+    wide = cx.out((panels, k, 4), F32)
+    cx.emit("widen_a4_i8", units=panels, src=packed, rows=scales, dst=wide, k=k)
+    return wide
+
+
 def _allow_affine(
     cx: Context,
     record: Record,
@@ -417,7 +443,7 @@ def _allow_affine(
 ) -> None:
     """Let a later op scale and shift the channels of y: into the weights, by ``weights``, and the bias. ``reads_w`` is
     the record that reads the weights, if it is another."""
-    if not w.const or not (b is None or b.const):
+    if not w.const or _stays(w) or not (b is None or b.const):
         return
     total: list[Value] = []
     channels = w.shape[0]

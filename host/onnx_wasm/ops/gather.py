@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..context import Array, Context, Value
+from ..context import Array, Context, Quantized, Value
+from ..dtypes import F32
 from ..errors import NodeIndexError, UnsupportedModelError
 from ..registry import op
 from ._copy import collapse, normal_axis, strides, width, words
+from ._elementwise import broadcast, cast
 from ._narrow import by_bytes
 from .slice import pick
 
@@ -34,8 +36,27 @@ def gather(cx: Context, x: Value, indices: Value, *, axis: int = 0) -> Value:
     axis = normal_axis(cx, axis, x.rank)
     if indices.known is not None and indices.size == 1:
         return _pick_one(cx, x, indices.known.item(), axis, indices.shape)
+    if x.quantized is not None and not indices.const:
+        y = _gather_stored(cx, x, x.quantized, indices, axis)
+        if y is not None:
+            return y
     y = cx.out((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
     _emit_gather(cx, x, indices, y, axis)
+    return y
+
+
+def _gather_stored(cx: Context, x: Value, q: Quantized, indices: Value, axis: int) -> Value | None:
+    """Gather what a constant is computed from, so that it need not lie in the heap itself."""
+    if q.transposed or not (q.per_tensor or q.axis == axis):
+        return None
+    y = cast(cx, gather(cx, q.values, indices, axis=axis), F32)
+    for name, part in (("sub", q.zero), ("mul", q.scale)):
+        if part is None:
+            continue
+        if not q.per_tensor:
+            shape = (*indices.shape, *(1,) * (x.rank - 1 - axis))
+            part = cx.alias(gather(cx, part, indices), shape)
+        y = broadcast(cx, f"{name}_f32", "ab", (y, cast(cx, part, F32)), F32, act=0, alpha=0.0, beta=0.0)[0]
     return y
 
 

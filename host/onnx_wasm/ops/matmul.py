@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ..context import Context, Record, Value
-from ..dtypes import F32, F64, I32, I64, U32, U64
+from ..context import Context, Quantized, Record, Value
+from ..dtypes import F32, F64, I8, I32, I64, U32, U64
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._widen import widened
@@ -22,7 +22,7 @@ BLOCK_N = 256
 BLOCK_N_PACKED = 1024
 TILE_BYTES = 128
 # How gemm_f32 finds its second operand.
-LAYOUT_PANELS, LAYOUT_ROWS, LAYOUT_TRANSPOSED, LAYOUT_COLUMN = range(4)
+LAYOUT_PANELS, LAYOUT_ROWS, LAYOUT_TRANSPOSED, LAYOUT_COLUMN, LAYOUT_STORED = range(5)
 
 _PLAIN = (F64, I32, U32, I64, U64)
 
@@ -150,9 +150,12 @@ def _emit(
     if a.dtype != F32:
         _emit_plain(cx, a, b, y, m, k, n, matrices, batch, trans_a, trans_b, alpha, c, beta, c_strides)
         return y
-    operand, b_bytes = b, k * n * 4
+    operand, columns, b_bytes = b, None, k * n * 4
+    stored = _stored(b, k, n, trans_b) if alpha == 1 and not (n == 1 and m > 1) else None
     if n == 1 and m > 1 and not trans_a:
         layout = LAYOUT_COLUMN
+    elif stored is not None:
+        layout, (operand, columns) = LAYOUT_STORED, pack_stored(cx, stored, k, n, trans_b)
     elif b.const and k:
         layout, operand, b_bytes = LAYOUT_PANELS, pack_columns(cx, b, k, n, trans_b, alpha), k * 32 * -(-n // 8)
     else:
@@ -161,12 +164,15 @@ def _emit(
     block_m = min(BLOCK_M, -(-m // 4) * 4)
     block_n = BLOCK_N_PACKED if layout == LAYOUT_PANELS else min(BLOCK_N, -(-n // 8) * 8)
     scratch = TILE_BYTES + block_m * kc * 4
-    if layout in (LAYOUT_ROWS, LAYOUT_TRANSPOSED):
+    if layout in (LAYOUT_ROWS, LAYOUT_TRANSPOSED, LAYOUT_STORED):
         if m == 1:
             # All of k at once, so fewer columns.
             block_n = min(block_n, max(8, 65536 // (kc * 4) // 8 * 8))
         scratch += block_n // 8 * (kc * 32 + 64)
     by_rows = m >= 2 * 32 or matrices >= 8 or layout == LAYOUT_COLUMN
+    if layout == LAYOUT_STORED and n >= 2 * 64:
+        # Each column is then computed from what is stored by one thread only.
+        by_rows = False
     unit = 64
     if by_rows:
         unit = 32 if matrices < 8 else -(-m // 4) * 4
@@ -176,6 +182,7 @@ def _emit(
         units=matrices * per_matrix,
         a=a,
         b=operand,
+        columns=columns,
         y=y,
         c=c,
         residual=None,
@@ -247,6 +254,44 @@ def pack_columns(cx: Context, b: Value, k: int, n: int, transposed: bool, scale:
         return packed
 
     return cx.derived(f"gemm_b8 {k} {n} {transposed} {scale}", (b,), make)
+
+
+def _stored(b: Value, k: int, n: int, trans_b: bool) -> Quantized | None:
+    """What a constant second operand is computed from, if its columns can be computed from that one by one."""
+    q = b.quantized
+    if q is None or b.shape != ((n, k) if trans_b else (k, n)) or q.values.size != k * n:
+        return None
+    return q if q.per_tensor or q.axis == (0 if trans_b else 1) else None
+
+
+def stored_scales(cx: Context, q: Quantized, matrices: int, n: int, width: int) -> Value:
+    """What panels of so many rows or columns are widened by: [panel][scale, zero][width]."""
+    scales = cx.out((matrices * -(-n // width), 2, width), F32)
+    cx.emit(
+        "stored_scales_f32", scale=q.scale, zero=q.zero, dst=scales, matrices=matrices, n=n, width=width,
+        step=0 if q.per_tensor else 1, flip=stored_flip(q),
+    )  # fmt: skip
+    return scales
+
+
+def stored_flip(q: Quantized) -> int:
+    """The bits that make i8 of what is stored; the zero is moved in the same way."""
+    return 0 if q.values.dtype is I8 else 0x80
+
+
+def pack_stored(cx: Context, q: Quantized, k: int, n: int, transposed: bool) -> tuple[Value, Value]:
+    """A matrix of 8 bits in panels of 8 columns over all of k, [panel][k][8] of i8, and by panel 8 scales and 8 zeros
+    of f32."""
+    by_rows = transposed != q.transposed
+
+    def make() -> tuple[Value, Value]:
+        packed = cx.out((-(-n // 8), k, 8), I8)
+        kernel, units, unit = ("pack_b8t_i8_rows", -(-n // 8), 8 * k) if by_rows else ("pack_b8_i8_rows", k, n)
+        cx.emit(kernel, units=units, stream=("src", unit), src=q.values, dst=packed, k=k, n=n, flip=stored_flip(q))
+        return packed, stored_scales(cx, q, 1, n, 8)
+
+    sources = [v for v in (q.values, q.scale, q.zero) if v is not None]
+    return cx.derived(f"gemm_b8_i8 {k} {n} {by_rows} {q.scale is None} {q.zero is None}", sources, make)
 
 
 def _emit_plain(

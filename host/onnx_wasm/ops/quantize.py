@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from .. import dtypes
-from ..context import Context, Value
+from ..context import Context, Quantized, Value
 from ..dtypes import BF16, F16, F32, I8, I32, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
@@ -131,6 +131,9 @@ def dequantize(
     y = cx.out(x.shape, dtype)
     if not y.size:
         return y
+    const = x.const and scale.const and (zero is None or zero.const)
+    if const and x.dtype in (I8, U8) and dtype is F32 and scale.dtype is F32 and not block:
+        y.quantized = Quantized(x, scale, zero, axis % x.rank if scale.size > 1 else -1)
     wide = decode if short in SMALL_FLOATS else unpack
     x, zero = wide(cx, x), None if zero is None else wide(cx, zero)
     cx.emit(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..context import Array, Context, Value
+from ..context import Array, Context, Quantized, Value
 from ..registry import op
 from ._copy import Dim, copy, strides, width, words
 from ._narrow import by_bytes
@@ -27,7 +27,11 @@ def transpose(cx: Context, x: Value, *, perm: Sequence[int] | None = None) -> Va
     order = list(range(x.rank))[::-1] if perm is None else list(perm)
     if sorted(order) != list(range(x.rank)):
         cx.fail(f"perm {order} is not an order of the {x.rank} axes of {x}")
-    return permute(cx, x, x.shape, order)
+    y = permute(cx, x, x.shape, order)
+    q = x.quantized
+    if q is not None and order == [1, 0]:
+        y.quantized = Quantized(q.values, q.scale, q.zero, q.axis if q.per_tensor else 1 - q.axis, not q.transposed)
+    return y
 
 
 def permute(
