@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from fuzzing import builder
 from fuzzing.builder import Case
-from fuzzing.check import check, flat
+from fuzzing.check import Mismatch, check, flat
 from fuzzing.families import FAMILIES, cases
 
 QUIET = list(HealthCheck)
@@ -86,7 +86,8 @@ def main() -> int:
                 failures += 1
                 case, error = found
                 path = save(case, options.out, f"{family}-{number}")
-                print(f"\n--family {family} --seed {number}: {path}\n{error}", flush=True)
+                what = error if isinstance(error, Mismatch) else f"{error!r}\n{case!r}"
+                print(f"\n--family {family} --seed {number}: {path}\n{what}", flush=True)
                 if not options.keep_going:
                     return 1
             if time.monotonic() >= end:

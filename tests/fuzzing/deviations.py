@@ -343,6 +343,7 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("native", "computes float64 in float32, as stash_type allows", _stashed),
     Deviation("reference", "computes float64 in float32, as stash_type allows", _stashed),
+    Deviation("reference", "an optional with a value is a list of that value", lambda q: q.op == "Optional"),
     Deviation("reference", "a start before the first element is none, backwards", _before_backwards),
     Deviation(
         "native",

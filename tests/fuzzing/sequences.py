@@ -131,8 +131,9 @@ def hand_on(g: Builder) -> Tensor:
     if g.opset < 18:
         raise Skip("optionals")
     if kind == 2:
-        # An optional with a value is just that value, for peers and for what follows.
+        # An optional with a value is just that value for peers, but not for other operators.
         s = add(g, "Optional", [g.pick(lambda t: t.dtype in TYPES) if g.chance(50) else s])
+        g.tensors.remove(s)
     if g.chance(40):
         return g.node("OptionalHasElement", [s], exact=True)[0]
     return g.node("OptionalGetElement", [s], exact=True, hidden=isinstance(s.array, Elements))[0]
