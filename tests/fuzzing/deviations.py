@@ -203,16 +203,14 @@ DEVIATIONS: list[Deviation] = [
         "computes integers and float64 in float32",
         lambda q: q.op == "Shrink" and (q.inputs[0].dtype.kind in "iu" or q.inputs[0].dtype == np.float64),
     ),
-    Deviation("native", "loses the sign of what is almost 0", _vanishes),
-    Deviation("reference", "loses the sign of what is almost 0", _vanishes),
+    Deviation("both", "loses the sign of what is almost 0", _vanishes),
     Deviation("reference", "sorts all the same, or picks along the first axis", _unsorted),
     Deviation(
         "native",
         "truncates sums of float32, which may lie below the integer that they should be",
         lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype == np.int32 and q.mode in (b"linear", b"cubic"),
     ),
-    Deviation("native", "the order of factors decides between 0 and NaN", _overflows),
-    Deviation("reference", "the order of factors decides between 0 and NaN", _overflows),
+    Deviation("both", "the order of factors decides between 0 and NaN", _overflows),
     Deviation(
         "reference",
         "every group gets the first group's biases",
@@ -229,8 +227,7 @@ DEVIATIONS: list[Deviation] = [
         lambda q: q.op == "ReduceLogSum" and q.inputs[0].dtype.kind == "i" and bool((q.inputs[0] < 0).any()),
     ),
     Deviation("native", "gives an empty tensor for some windows that do not fit, refuses others", _overhangs),
-    Deviation("native", "SAME padding without regard to dilations", _same_dilated),
-    Deviation("reference", "SAME padding without regard to dilations", _same_dilated),
+    Deviation("both", "SAME padding without regard to dilations", _same_dilated),
     Deviation("native", "NaN counts or not by its place", lambda q: q.op in ("ReduceMax", "ReduceMin") and special(q)),
     Deviation("native", "a NaN counts or not by its place", lambda q: "MaxPool" in q.op and special(q)),
     Deviation("reference", "a NaN never counts", lambda q: "MaxPool" in q.op and special(q)),
@@ -240,8 +237,7 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("reference", "runs no iteration without a condition", lambda q: q.op == "Loop" and q.input(1) is None),
     Deviation("reference", "adds a dimension", lambda q: q.op == "QLinearConv" and q.inputs[0].ndim != 4),
-    Deviation("native", "SAME pads that would be negative are negative or 0 as it comes", _same_gaps),
-    Deviation("reference", "SAME pads that would be negative are negative or 0 as it comes", _same_gaps),
+    Deviation("both", "SAME pads that would be negative are negative or 0 as it comes", _same_gaps),
     Deviation("reference", "leaves out the last channel", lambda q: q.op == "LRN"),
     Deviation("reference", "keeps the shape of empty tensors", lambda q: q.op == "Unique" and q.empty),
     Deviation("native", "an end of INT_MAX is the start, backwards", _far_backwards),
@@ -258,11 +254,6 @@ DEVIATIONS: list[Deviation] = [
     Deviation("reference", "adds the zero point before it rounds", lambda q: q.op.startswith("QLinear")),
     Deviation("reference", "no more than 8 digits", _erf_of_doubles),
     Deviation(
-        "reference",
-        "adds every element times a weight, which may be 0: infinities become NaN",
-        lambda q: q.op in ("Resize", "Upsample") and special(q),
-    ),
-    Deviation(
         "reference", "rounds integers", lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype.kind in "iu"
     ),
     Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
@@ -278,8 +269,7 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "takes an empty list of axes for one that is not given", _nothing),
     Deviation("native", "minds keepdims although a split is given, if that is a scalar", _squeezes),
     Deviation("native", "divides by 0 where all is equal", lambda q: q.op == "MeanVarianceNormalization"),
-    Deviation("native", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
-    Deviation("reference", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
+    Deviation("both", "leaves open which NaN are equal", lambda q: q.op == "Unique" and special(q)),
     Deviation("native", "the sign of NaN is 0", lambda q: q.op == "Sign" and special(q)),
     Deviation("reference", "leaves out a dimension", lambda q: q.op.startswith("Global") and q.inputs[0].ndim != 4),
     Deviation(
@@ -287,8 +277,7 @@ DEVIATIONS: list[Deviation] = [
         "the logarithm of 0 as an integer",
         lambda q: q.op == "ReduceLogSum" and q.inputs[0].dtype.kind in "iu",
     ),
-    Deviation("native", "weighs an infinity by 0", lambda q: q.op in ("Resize", "Upsample") and special(q)),
-    Deviation("reference", "weighs an infinity by 0", lambda q: q.op in ("Resize", "Upsample") and special(q)),
+    Deviation("both", "weighs an infinity by 0", lambda q: q.op in ("Resize", "Upsample") and special(q)),
     Deviation("reference", "passes over NaN", lambda q: q.op == "AveragePool" and special(q)),
     Deviation(
         "reference",
@@ -341,8 +330,7 @@ DEVIATIONS: list[Deviation] = [
         "mean and deviation are of the input's type, not of stash_type",
         lambda q: q.op == "LayerNormalization" and q.inputs[0].dtype != np.float32 and len(q.node.output) > 1,
     ),
-    Deviation("native", "computes float64 in float32, as stash_type allows", _stashed),
-    Deviation("reference", "computes float64 in float32, as stash_type allows", _stashed),
+    Deviation("both", "computes float64 in float32, as stash_type allows", _stashed),
     Deviation("reference", "an optional with a value is a list of that value", lambda q: q.op == "Optional"),
     Deviation("reference", "a start before the first element is none, backwards", _before_backwards),
     Deviation(
@@ -358,11 +346,6 @@ DEVIATIONS: list[Deviation] = [
             and q.inputs[0].dtype.kind in "iu"
             and bool((abs(q.inputs[0].astype(float)) >= 2**53).any())
         ),
-    ),
-    Deviation(
-        "reference",
-        "no more than 8 digits",
-        lambda q: q.op == "Gelu" and q.inputs[0].dtype == np.float64 and q.approximate != b"tanh",
     ),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -111,9 +111,9 @@ def value_info(name: str, dtype: np.dtype[Any], shape: Sequence[int | str | None
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where a peer is known to be wrong, to crash or to leave open what the specification defines."""
+    """Where a peer, or both, is known to be wrong, to crash or to leave open what the specification defines."""
 
-    peer: str
+    peer: Literal["native", "reference", "both"]
     reason: str
     holds: Callable[[Question], bool]
 
@@ -130,7 +130,8 @@ def wrong(*questions: Question) -> set[str]:
     from .deviations import DEVIATIONS
 
     within = (inner for q in questions for inner in _inner(q))
-    return {d.peer for q in (*questions, *within) for d in DEVIATIONS if d.holds(q)}
+    found = {d.peer for q in (*questions, *within) for d in DEVIATIONS if d.holds(q)}
+    return {"native", "reference"} if "both" in found else found
 
 
 def _inner(question: Question) -> list[Question]:
