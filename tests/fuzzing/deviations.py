@@ -331,7 +331,6 @@ DEVIATIONS: list[Deviation] = [
         lambda q: q.op == "LayerNormalization" and q.inputs[0].dtype != np.float32 and len(q.node.output) > 1,
     ),
     Deviation("both", "computes float64 in float32, as stash_type allows", _stashed),
-    Deviation("reference", "an optional with a value is a list of that value", lambda q: q.op == "Optional"),
     Deviation("reference", "a start before the first element is none, backwards", _before_backwards),
     Deviation(
         "native",
