@@ -262,7 +262,7 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "ends by a condition that is to be ignored", _heeds),
     Deviation("native", "aligns the last query with the last key, not with the past", _offset),
     Deviation(
-        "native",
+        "both",
         "takes 2 / pi in float32",
         lambda q: q.op == "Gelu" and q.approximate == b"tanh" and q.inputs[0].dtype == np.float64,
     ),
