@@ -279,3 +279,41 @@ def test_a_condition_that_fails_midway_gives_everything_back(runtime: ort.Runtim
                 session.run({"x": x, "at": np.array([7])})
             assert runtime.memory().used == used
             assert take(session.run({"x": x, "at": np.array([2])}))["y"] == [-1]
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (
+            "y = Loop (k, , x) <body = b (int64 i, bool g, int64[n] v) => (bool g2, int64[n] w) "
+            "{ g2 = Identity (g)  w = Identity (v) }>",
+            r"Loop .* input 'v' of 'b' is declared int64, but is float32",
+        ),
+        (
+            "y = Loop (k, , x) <body = b (int64 i, bool g, float[n] v) => (bool g2, float[n] w) "
+            "{ g2 = Identity (g)  w = Cast <to = 7> (v) }>",
+            r"Loop .* output 'w' of 'b' is declared float32, but is int64",
+        ),
+        (
+            "y = Loop (k, , x) <body = b (int64 i, bool g, float[n] v) => (bool g2, int64[n] w) "
+            "{ g2 = Identity (g)  w = Cast <to = 7> (v) }>",
+            r"Loop .* carried value 0 is float32, and an iteration makes it int64",
+        ),
+        (
+            "y = Scan <num_scan_inputs = 1, body = b (int64 s) => (float o) "
+            "{ one = Constant <value_float = 1.0> ()  o = Identity (one) }> (x)",
+            r"Scan .* input 's' of 'b' is declared int64, but is float32",
+        ),
+        (
+            "y = If (c) <then_branch = t () => (float[n] p) { p = Identity (x) }, "
+            "else_branch = e () => (int64[n] q) { q = Cast <to = 7> (x) }>",
+            r"If .* the branches give different types: float32 and int64",
+        ),
+    ],
+)
+def test_types_that_a_body_does_not_keep_to(runtime: ort.Runtime, graph: str, message: str) -> None:
+    data = text(f"g (float[n] x, int64 k, bool c) => (float[n] y) {{ {graph} }}")
+    feeds = {"x": np.ones(2, np.float32), "k": np.array(1), "c": np.array(True)}
+    refused = pytest.raises(ort.InvalidModelError, match=message)
+    with refused, ort.InferenceSession.create(data, runtime=runtime) as session:
+        session.run({n: feeds[n] for n in session.input_names})

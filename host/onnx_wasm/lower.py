@@ -18,7 +18,7 @@ from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorS
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
 from .functions import body_of
-from .model import Graph, Initializer, Node
+from .model import Graph, Initializer, Node, ValueInfo
 from .prepare import LoweringCache, Prepared, needed
 from .registry import OpDef
 from .signatures import misfit
@@ -322,11 +322,25 @@ class Lowering:
                     cx.fail(f"{request.graph.where} has {len(names)} inputs, and is given {len(request.inputs)}")
                 inputs = dict(zip(names, request.inputs, strict=True))
                 fetches = tuple(o.name for o in request.graph.outputs)
+                if scope.checked:
+                    self._check_types(request.graph, "input", request.graph.parameters, request.inputs)
                 reply = yield from self._graph(request.graph, inputs, fetches)
+                cx.node = node
+                if scope.checked:
+                    self._check_types(request.graph, "output", request.graph.outputs, reply)
             else:
                 value, keep = request if isinstance(request, tuple) else (request, ())
                 scope.keep = [self._asked(value), *keep]
                 reply = yield from self._read(value)
+
+    def _check_types(self, graph: Graph, kind: str, declared: Sequence[ValueInfo], items: Sequence[Item]) -> None:
+        for info, item in zip(declared, items, strict=True):
+            dtype = item.dtype if isinstance(item, Value | TensorSequence) else None
+            if dtype is not None and info.dtype is not None and dtype is not info.dtype:
+                self.context.fail(
+                    f"{kind} {info.name!r} of {graph.name!r} is declared {info.dtype}, but is {dtype}",
+                    InvalidModelError,
+                )
 
     def _asked(self, request: Any) -> Value:
         value = request[0] if isinstance(request, tuple) else request

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..context import Context, Item, Steps, Subgraph, TensorSequence, Value
-from ..errors import UnsupportedModelError
+from ..errors import InvalidModelError, UnsupportedModelError
 from ..model import Graph
 from ..registry import op
 from ._copy import only
@@ -20,6 +20,9 @@ from .slice import pick
 @op("If", since=1)
 def if_(cx: Context, cond: Value, *, then_branch: Graph, else_branch: Graph) -> Steps:
     """The outputs of the branch that the condition chooses."""
+    for one, other in zip(then_branch.outputs, else_branch.outputs, strict=False):
+        if one.dtype is not None and other.dtype is not None and one.dtype is not other.dtype:
+            cx.fail(f"the branches give different types: {one.dtype} and {other.dtype}", InvalidModelError)
     chosen = only(cx, "cond", (yield cond))
     outputs = yield Subgraph(then_branch if chosen else else_branch, ())
     return tuple(outputs)
@@ -47,7 +50,7 @@ def loop(
     while going and (trips is None or i < trips):
         inputs = [cx.known(np.array(i, np.int64)), cx.known(np.array(True)), *state]
         outputs = yield Subgraph(body, inputs, held())
-        state = list(outputs[1 : 1 + len(state)])
+        state = _carried(cx, state, outputs[1 : 1 + len(state)])
         for scan, value in zip(scans, outputs[1 + len(state) :], strict=True):
             scan.append(_tensor(cx, value))
         if cond is not None:
@@ -93,7 +96,7 @@ def scan(
             for x, a, reverse in zip(inputs, axes, backward, strict=True)
         ]
         made = yield Subgraph(body, [*state, *slices], [*inputs, *(v for o in outputs for v in o)])
-        state = [_tensor(cx, v) for v in made[:count]]
+        state = [_tensor(cx, v) for v in _carried(cx, state, made[:count])]
         for collected, value in zip(outputs, made[count:], strict=True):
             collected.append(_tensor(cx, value))
     stacked = []
@@ -148,6 +151,14 @@ def sequence_map(cx: Context, sequence: TensorSequence, *more: Item, body: Graph
         for values, item in zip(collected, made, strict=True):
             values.append(_tensor(cx, item))
     return tuple(TensorSequence(tuple(v), i.dtype) for v, i in zip(collected, body.outputs, strict=True))
+
+
+def _carried(cx: Context, before: Sequence[Item], after: Sequence[Item]) -> list[Item]:
+    """What an iteration carries on: of the types that it was given."""
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        if isinstance(old, Value) and isinstance(new, Value) and old.dtype is not new.dtype:
+            cx.fail(f"carried value {i} is {old.dtype}, and an iteration makes it {new.dtype}", InvalidModelError)
+    return list(after)
 
 
 def _tensor(cx: Context, item: Item) -> Value:
