@@ -182,6 +182,8 @@ def test_strict_variant(strict_harness: Harness) -> None:
         (((2, 3), (3, 5), (3,), ()), "zero point of A"),
         (((2, 3), (3, 5), (), (2,)), "zero point of B"),
         (((2, 2, 3), (4, 3, 5), (), ()), "do not broadcast"),
+        (((2, 1, 3), (3, 5), (2,), ()), "zero point of A"),
+        (((1, 3), (2, 3, 1), (), (2,)), "zero point of B"),
     ],
 )
 def test_bad_calls(harness: Harness, shapes: tuple[Any, ...], message: str) -> None:

@@ -238,7 +238,8 @@ def product(cx: Context, a: Value, b: Value, **more: Any) -> Product:
 def _check_rows(cx: Context, p: Product, v: Value | None, what: str) -> None:
     if v is None or v.size == 1:
         return
-    if v.size not in (p.m, p.m * math.prod(p.a_dims)) or (v.rank > 1 and v.shape[-1] != 1):
+    sizes = (p.m,) if v.rank == 1 else (p.m, p.m * math.prod(p.a_dims))
+    if v.size not in sizes or (v.rank > 1 and v.shape[-1] != 1):
         cx.fail(f"{what}, {v!r}, must be a scalar or have one element for each of {p.m} rows")
     if v.size == p.m and math.prod(p.a_dims) > 1 and math.prod(p.b_dims) == 1:
         cx.fail(f"{what}, {v!r}, does not have the batch dimensions of {p.a!r}", UnsupportedModelError)
@@ -247,7 +248,8 @@ def _check_rows(cx: Context, p: Product, v: Value | None, what: str) -> None:
 def _check_columns(cx: Context, p: Product, v: Value | None, what: str) -> None:
     if v is None or v.size == 1:
         return
-    if v.size not in (p.n, p.n * math.prod(p.b_dims)) or (v.rank > 1 and v.shape[-2] != 1):
+    sizes = (p.n,) if v.rank == 1 else (p.n, p.n * math.prod(p.b_dims))
+    if v.size not in sizes or (v.rank > 1 and v.shape[-2] != 1):
         cx.fail(f"{what}, {v!r}, must be a scalar or have one element for each of {p.n} columns")
 
 
