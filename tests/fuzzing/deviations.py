@@ -197,6 +197,14 @@ def _fractional(question: Question) -> bool:
     return any(float(s) * x.shape[a] % 1 for s, a in zip(scales, axes, strict=True))
 
 
+def _zero_times_infinity(question: Question) -> bool:
+    """A PRelu of which some slope is no number, and some element 0."""
+    if question.op != "PRelu" or question.inputs[0].dtype.kind in "iu":
+        return False
+    x, slope = question.inputs
+    return bool((x == 0).any()) and not np.isfinite(slope.astype(np.float64)).all()
+
+
 DEVIATIONS: list[Deviation] = [
     Deviation(
         "native",
@@ -331,11 +339,21 @@ DEVIATIONS: list[Deviation] = [
         lambda q: q.op == "LayerNormalization" and q.inputs[0].dtype != np.float32 and len(q.node.output) > 1,
     ),
     Deviation("both", "computes float64 in float32, as stash_type allows", _stashed),
+    Deviation("both", "multiplies 0 by its slope", _zero_times_infinity),
+    Deviation(
+        "native",
+        "before opset 12 the mask of a Dropout that drops nothing says that it drops all",
+        lambda q: q.op == "Dropout" and q.opset < 12 and len(q.node.output) > 1,
+    ),
     Deviation("reference", "a start before the first element is none, backwards", _before_backwards),
     Deviation(
         "native",
-        "bounds of float32 in place of bfloat16's, as it is asked in float32",
-        lambda q: _unbounded(q) and q.inputs[0].dtype == BF16 and special(q),
+        "bounds of float32 in place of those of 16 bits, which it computes in float32",
+        lambda q: (
+            _unbounded(q)
+            and special(q)
+            and (q.inputs[0].dtype == BF16 or (q.inputs[0].dtype == np.float16 and q.opset < 12))
+        ),
     ),
     Deviation(
         "reference",

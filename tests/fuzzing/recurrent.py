@@ -25,6 +25,8 @@ ACTIVATIONS = [
     "Softsign",
 ]
 """Without Softplus: native computes log(1 + exp(x)), which overflows."""
+SCALED = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu")
+"""Those that take the next alpha."""
 
 
 def layer(g: Builder) -> Tensor:
@@ -66,10 +68,11 @@ def layer(g: Builder) -> Tensor:
     if g.chance(25):
         made["clip"] = g.choice([0.5, 1.0, 0.1])
     if g.chance(30):
-        # Native lets x pass ThresholdedRelu if x > alpha; ONNX says here x >= alpha, and clipped values are equal.
-        names = [a for a in ACTIVATIONS if a != "ThresholdedRelu" or "clip" not in made]
-        made["activations"] = [g.choice(names) for _ in range(KINDS[op] * dirs)]
-        made["activation_alpha"] = [g.choice([0.5, 1.0, 0.25]) for _ in made["activations"]]
+        made["activations"] = names = [g.choice(ACTIVATIONS) for _ in range(KINDS[op] * dirs)]
+        # Native lets x pass ThresholdedRelu if x > alpha; ONNX says here x >= alpha. What was clipped, or is a bound of
+        # another function, must not be equal.
+        alphas = [0.3 if a == "ThresholdedRelu" else g.choice([0.5, 1.0, 0.25]) for a in names if a in SCALED]
+        made["activation_alpha"] = [*alphas, *(1.0 for a in names if a not in SCALED)]
         made["activation_beta"] = [g.choice([0.5, 1.0, 0.25]) for _ in made["activations"]]
     wanted = [g.chance(80), g.chance(50), *([g.chance(50)] if op == "LSTM" else [])]
     while wanted and not wanted[-1]:
