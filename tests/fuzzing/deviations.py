@@ -197,6 +197,17 @@ def _fractional(question: Question) -> bool:
     return any(float(s) * x.shape[a] % 1 for s, a in zip(scales, axes, strict=True))
 
 
+def _collects_nothing(question: Question) -> bool:
+    """A Loop without an iteration, of which no shape is declared for what it would collect."""
+    if question.op != "Loop":
+        return False
+    count, going = question.input(0), question.input(1)
+    if (count is None or (count > 0).all()) and (going is None or going.all()):
+        return False
+    collected = question.body.output[len(question.node.input) - 1 :]
+    return any(not o.type.tensor_type.HasField("shape") for o in collected)
+
+
 def _zero_times_infinity(question: Question) -> bool:
     """A PRelu of which some slope is no number, and some element 0."""
     if question.op != "PRelu" or question.inputs[0].dtype.kind in "iu":
@@ -339,6 +350,7 @@ DEVIATIONS: list[Deviation] = [
         lambda q: q.op == "LayerNormalization" and q.inputs[0].dtype != np.float32 and len(q.node.output) > 1,
     ),
     Deviation("both", "computes float64 in float32, as stash_type allows", _stashed),
+    Deviation("native", "infers the shape of what is not there, by as much as it knows", _collects_nothing),
     Deviation("both", "multiplies 0 by its slope", _zero_times_infinity),
     Deviation(
         "native",
