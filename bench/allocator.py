@@ -2,9 +2,9 @@
 
     python bench/allocator.py [TRACES ...] [--rounds N] [--json OUT]
 
-
-
-
+A second module, on the same engine, makes the calls of a recording one after the other and keeps the addresses; the
+time of the same loop around functions that do nothing is subtracted. Every answer is compared with the recorded one.
+The memory has grown to its last size before the clock starts. Without TRACES: those of `../shared/traces`.
 """
 
 from __future__ import annotations

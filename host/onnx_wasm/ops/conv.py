@@ -2,8 +2,8 @@
 
 Four ways: as a matrix product whose second operand, the patches of the image, is made block by block
 (`conv_f32`, up to three spatial dimensions, any groups); by Winograd's filtering where that is quicker
-(`winograd_f32`, 3x3 and 5x5 taps); one channel at a time where every channel is a group of its own (`dwconv_f32`); and
-plain loops (`conv_direct_*`) for the rest.
+(`winograd_f32`, 3 or 5 taps along one axis or both); one channel at a time where every channel is a group of its own
+(`dwconv_f32`); and plain loops (`conv_direct_*`) for the rest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from .matmul import BLOCK_K, TILE_BYTES, split_k, stored_flip, stored_scales
 
 # Positions of a block of patches.
 BLOCK_N = 256
-# What it costs to bring a tile to the points or back, or the taps of one weight, in multiplications; by measurement.
-WINOGRAD_INPUT, WINOGRAD_OUTPUT, WINOGRAD_WEIGHT = 770, 320, 190
+# Costs in multiplications, by measurement: of six numbers brought to the points or back, and of a weight at one point.
+WINOGRAD_INPUT, WINOGRAD_OUTPUT, WINOGRAD_WEIGHT = 64, 32, 5
+# The same of an element of the patch matrix, made row by row or from lines, and of an element of a product.
+PATCH_ROWS, PATCH_LINES, PRODUCT = 16, 8, 7
 # Filtering must save this much of the plain product.
 WINOGRAD_GAIN = 0.9
 # Tiles of a block, and what they may take at the points.
@@ -165,8 +167,8 @@ def conv(
         _emit_direct(cx, x, w, b, y, g, group)
     elif len(g.input) < 3 and group == channels and outputs <= 2 * channels:
         _emit_depthwise(cx, x, w, b, y, g.padded_to(2), group)
-    elif _filters(g, channels // group, outputs // group):
-        _emit_winograd(cx, x, w, b, y, g, group)
+    elif way := _filtering(g, channels // group, outputs // group):
+        _emit_winograd(cx, x, w, b, y, g, group, way)
     else:
         _emit_product(cx, x, w, b, y, g.padded_to(3), group)
     return y
@@ -243,31 +245,80 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     _allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale))
 
 
-def _filters(g: Geometry, channels: int, m: int) -> bool:
-    """Whether Winograd's filtering takes less time than the plain product, by a count of what both do."""
-    if len(g.input) != 2 or g.kernel not in ((3, 3), (5, 5)) or {*g.strides, *g.dilations} != {1}:
-        return False
-    side = 7 - g.kernel[0]
-    tiles = _tiles(g, side)
-    padded = -(-math.prod(tiles) // 8) * 8
-    plain = channels * m * math.prod(g.kernel) * math.prod(g.output)
-    products = 36 * channels * m * padded
-    points = padded * (WINOGRAD_INPUT * channels + WINOGRAD_OUTPUT * m) + WINOGRAD_WEIGHT * channels * m
-    return products + points < WINOGRAD_GAIN * plain
+@dataclass(frozen=True)
+class Filtering:
+    """How Winograd's filtering computes a convolution: along both axes, or along one with a channel for every tap along
+    the other."""
+
+    along: int
+    """0: both axes, 1: the width, 2: the height."""
+    r: int
+    """Taps along an axis."""
+    taps: int
+    """Channels that each channel of the image becomes."""
+    every: int
+    """Weights from tap to tap along the axis, if it is one."""
+
+    @property
+    def points(self) -> int:
+        return 6 if self.along else 36
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Outputs of a tile."""
+        side = 7 - self.r
+        return (1 if self.along == 1 else side), (1 if self.along == 2 else side)
+
+    def tiles(self, g: Geometry) -> tuple[int, int]:
+        (h, w), (side_h, side_w) = g.output, self.tile
+        return -(-h // side_h), -(-w // side_w)
+
+    def line_bytes(self, rows: int, cols: int) -> int:
+        """What the padded rows take that one channel of so many tiles reads."""
+        side_h, side_w = self.tile
+        height = rows if self.along == 1 else (rows - 1) * side_h + 6
+        width = cols if self.along == 2 else (cols - 1) * side_w + 6
+        return height * ((width * 4 + 31) // 16 * 16) + 64
+
+    def cost(self, g: Geometry, channels: int, m: int) -> float:
+        """In multiplications of the plain product."""
+        tiles = -(-math.prod(self.tiles(g)) // 8) * 8
+        channels *= self.taps
+        there, back = (1.8, 1) if self.along else (12, 10)
+        points = tiles * (WINOGRAD_INPUT * there * channels + WINOGRAD_OUTPUT * back * m)
+        products = self.points * (channels + PRODUCT) * m * tiles
+        return products + points + WINOGRAD_WEIGHT * self.points * channels * m
 
 
-def _tiles(g: Geometry, side: int) -> tuple[int, int]:
-    return -(-g.output[0] // side), -(-g.output[1] // side)
+def _filtering(g: Geometry, channels: int, m: int) -> Filtering | None:
+    """How filtering takes less time than the plain product, if it does, by a count of what both do."""
+    if len(g.input) != 2 or {*g.strides, *g.dilations} != {1}:
+        return None
+    k_h, k_w = g.kernel
+    ways = []
+    if k_h == k_w and k_h in (3, 5):
+        ways.append(Filtering(0, k_h, 1, 1))
+    if k_w in (3, 5):
+        ways.append(Filtering(1, k_w, k_h, 1))
+    if k_h in (3, 5):
+        ways.append(Filtering(2, k_h, k_w, k_w))
+    patches = PATCH_ROWS if k_h == 1 else PATCH_LINES
+    k = channels * k_h * k_w
+    most = WINOGRAD_GAIN * ((k + PRODUCT) * m + k * patches) * math.prod(g.output)
+    best = min(ways, key=lambda way: way.cost(g, channels, m), default=None)
+    return best if best is not None and best.cost(g, channels, m) < most else None
 
 
-def _emit_winograd(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
+def _emit_winograd(
+    cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int, way: Filtering
+) -> None:
     """Either the inputs of all images are brought to the points first, or all weights: what takes less memory."""
     batch, outputs = y.shape[:2]
-    m, channels, r = outputs // group, x.shape[1] // group, g.kernel[0]
-    side = 7 - r
-    k, panels = channels * r * r, -(-m // 4)
-    tiles_h, tiles_w = rows, cols = _tiles(g, side)
-    panel, inputs = 36 * (channels * 16 + 64), 36 * (channels * 32 + 64)
+    m, channels = outputs // group, x.shape[1] // group
+    k, panels = channels * math.prod(g.kernel), -(-m // 4)
+    channels *= way.taps
+    tiles_h, tiles_w = rows, cols = way.tiles(g)
+    panel, inputs = way.points * (channels * 16 + 64), way.points * (channels * 32 + 64)
     packed = pack_rows(cx, w, m, k)
     v: Value | None = None
     v_bytes, u_bytes = batch * group * -(-rows * cols // 8) * inputs, group * panels * panel
@@ -278,21 +329,28 @@ def _emit_winograd(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g
         made, weights = block_m // 4 * panel, packed
         v = cx.work(v_bytes)
         cx.emit(
-            "winograd_input_f32", units=batch * x.shape[1], x=x, v=v,
-            scratch=cx.scratch(_POINT_BYTES + _line_bytes(rows, cols, side)),
-            c=channels, **image, rows=rows, cols=cols, m=side,
+            "winograd_input_f32", units=batch * group * channels, x=x, v=v,
+            scratch=cx.scratch(_POINT_BYTES + way.line_bytes(rows, cols)),
+            c=channels, taps=way.taps, **image, rows=rows, cols=cols, m=7 - way.r, along=way.along,
         )  # fmt: skip
         target = None
     else:
         block_m = 32
         rows, cols = _tile_block(rows, cols, WINOGRAD_BYTES // (inputs // 8))
         per_image = -(-tiles_h // rows) * -(-tiles_w // cols)
-        lines = _line_bytes(rows, cols, side)
+        lines = way.line_bytes(rows, cols)
         made, weights = -(-rows * cols // 8) * inputs, cx.work(u_bytes)
-        target = cx.emit(
-            f"winograd_weights{r}_f32", units=group * panels, w=packed, u=weights,
-            scratch=cx.scratch(_POINT_BYTES), c=channels,
-        )  # fmt: skip
+        units = group * panels
+        if way.along:
+            target = cx.emit(
+                f"winograd_weights{way.r}x1_f32", units=units, w=packed, u=weights,
+                c=channels, taps=way.taps, every=way.every,
+            )  # fmt: skip
+        else:
+            target = cx.emit(
+                f"winograd_weights{way.r}_f32", units=units, w=packed, u=weights,
+                scratch=cx.scratch(_POINT_BYTES), c=channels,
+            )  # fmt: skip
     chunk = min(-(-rows * cols // 8) * 8, WINOGRAD_TILES)
     record = cx.emit(
         "winograd_f32",
@@ -303,10 +361,13 @@ def _emit_winograd(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g
         y=y,
         bias=b,
         residual=None,
-        scratch=cx.scratch(TILE_BYTES + _POINT_BYTES + 36 * (4 * block_m * chunk + 64) + lines + made),
-        r=r,
+        scratch=cx.scratch(TILE_BYTES + _POINT_BYTES + way.points * (4 * block_m * chunk + 64) + lines + made),
+        r=way.r,
         m=m,
         c=channels,
+        taps=way.taps,
+        every=way.every,
+        along=way.along,
         groups=group,
         **image,
         o_h=g.output[0],
@@ -324,11 +385,6 @@ def _emit_winograd(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g
     )
     y.producer = record
     _allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale), reads_w=target or record)
-
-
-def _line_bytes(rows: int, cols: int, side: int) -> int:
-    """What the padded rows take that one channel of so many tiles reads."""
-    return ((rows - 1) * side + 6) * ((((cols - 1) * side + 6) * 4 + 31) // 16 * 16) + 64
 
 
 def _tile_block(rows: int, cols: int, most: int) -> tuple[int, int]:
