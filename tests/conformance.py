@@ -27,6 +27,7 @@ from onnx import numpy_helper
 
 import onnx_wasm as ort
 from onnx_wasm import dtypes
+from onnx_wasm.engine import Variant
 
 LIST = Path(__file__).parent / "conformance.txt"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
@@ -252,11 +253,17 @@ def _difference(got: Any, expected: Any, case: Case) -> str:
 
 
 def results(
-    kinds: Iterable[str] = KINDS, only: str = "", *, planned: bool = True, progress: bool = False
+    kinds: Iterable[str] = KINDS,
+    only: str = "",
+    *,
+    planned: bool = True,
+    variant: Variant = "relaxed",
+    threads: int = 1,
+    progress: bool = False,
 ) -> list[Result]:
     """Run the cases, all in one runtime."""
     found = []
-    with ort.Runtime() as runtime:
+    with ort.Runtime(variant=variant, threads=threads) as runtime:
         for case in cases(kinds, only):
             found.append(run(case, runtime, planned=planned))
             if progress and len(found) % 20 == 0:
@@ -289,9 +296,18 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="only cases whose id has this in it")
     parser.add_argument("--update", action="store_true", help="write the list of passing cases")
     parser.add_argument("--no-mem-pattern", action="store_true", help="without the planned arena")
+    parser.add_argument("--variant", choices=("relaxed", "strict"), default="relaxed", help="of the module")
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
     args = parser.parse_args()
     kinds = args.kind or KINDS
-    found = results(kinds, args.only, planned=not args.no_mem_pattern, progress=sys.stderr.isatty())
+    found = results(
+        kinds,
+        args.only,
+        planned=not args.no_mem_pattern,
+        variant=args.variant,
+        threads=args.threads,
+        progress=sys.stderr.isatty(),
+    )
     ids = {r.id for r in found}
     passed, must = {r.id for r in found if r.passed}, listed() & ids
     if args.update:
