@@ -356,6 +356,15 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("both", "computes float64 in float32, as stash_type allows", _stashed),
     Deviation("native", "infers the shape of what is not there, by as much as it knows", _collects_nothing),
+    Deviation(
+        "native",
+        "saturates, where others wrap",
+        lambda q: (
+            q.op in ("ReduceL1", "ReduceL2")
+            and q.inputs[0].dtype.kind == "i"
+            and bool((q.inputs[0] == np.iinfo(q.inputs[0].dtype).min).any())
+        ),
+    ),
     Deviation("both", "multiplies 0 by its slope", _zero_times_infinity),
     Deviation(
         "native",
