@@ -144,6 +144,8 @@ def _shake(array: Any, random: np.random.Generator) -> Any:
         return array
     # Of many sizes: what a step makes and the next one reads are both shaken, and must not cancel each other.
     moved = noise * random.choice([-1.0, 1.0], array.shape) * random.uniform(0.5, 1, array.shape)
+    # And all of them in one direction, as by the sum that a Softmax divides by.
+    moved = moved + noise * random.choice([-1.0, 1.0]) * random.uniform(0.5, 1)
     with np.errstate(all="ignore"):
         return np.asarray((array.astype(np.float64) * (1 + moved)).astype(array.dtype))
 
