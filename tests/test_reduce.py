@@ -113,6 +113,28 @@ def test_integer_results_are_truncated(harness: Harness, op: str, dtype: type) -
     assert z.tolist() == e
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("op", "dtype", "value", "expected"),
+    [
+        ("ReduceMean", np.int32, 2**31 - 2, 2**31 - 2),
+        ("ReduceMean", np.int32, -(2**31), -(2**31)),
+        ("ReduceMean", np.uint32, 2**32 - 2, 2**32 - 2),
+        ("ReduceL2", np.int32, 100_003, 173_210),
+        ("ReduceL2", np.int64, 10**12, 1_732_050_807_568),
+        ("ReduceLogSum", np.int32, 2**30, 21),
+        ("ReduceLogSum", np.int64, 2**62, 44),
+    ],
+)
+def test_integer_results_fit_where_sums_do_not(
+    harness: Harness, op: str, dtype: type, value: int, expected: int, axis: int
+) -> None:
+    x = np.full((3, 5) if axis == 0 else (5, 3), value, dtype)
+    (y,) = run_node(harness, op, [x], 13, axes=[axis], keepdims=0)
+    assert y.dtype == dtype
+    assert y.tolist() == [expected] * 5
+
+
 def test_bool_max_and_min(harness: Harness) -> None:
     x = np.array([[True, False, True], [False, False, False]])
     assert run_node(harness, "ReduceMax", [x, np.array([1])], 20, keepdims=0)[0].tolist() == [True, False]

@@ -15,7 +15,7 @@ from ..dtypes import BOOL, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._elementwise import cast
-from ._widen import widened
+from ._widen import as_type, widened
 
 # Elements that one work unit reads, about.
 UNIT = 16384
@@ -154,12 +154,25 @@ def reduce_to(cx: Context, name: str, x: Value, axes: Sequence[int], shape: Sequ
         return cx.alias(x, shape)
     if count == 0 and post == _MEAN and x.dtype.is_integer:
         cx.fail(f"the mean over no elements of {x} is undefined")
+    wide = _type_of_sum(x.dtype, post)
+    if wide is not x.dtype:
+        return cast(cx, reduce_to(cx, name, as_type(cx, x, wide), axes, shape), x.dtype)
     y = cx.out(shape, x.dtype)
     args = {} if kind == "logsumexp" else {"post": post, "count": count}
     kernel = kind if kind == "logsumexp" else f"reduce_{kind}"
     short = "u8" if x.dtype is BOOL else x.dtype.short
     emit_reduction(cx, f"{kernel}_{short}", x, y, axes, **args)
     return y
+
+
+def _type_of_sum(dtype: DType, post: int) -> DType:
+    """Means, roots and logarithms of integers may fit where the sum does not."""
+    if post == _NOTHING or not dtype.is_integer:
+        return dtype
+    if post == _ROOT or (post == _LOG and dtype.is_signed):
+        return F64
+    # What a cast makes of -infinity, the logarithm of 0, is not the lowest unsigned number.
+    return I64 if dtype.is_signed else U64
 
 
 def _reduce(cx: Context, x: Value, axes: Sequence[int] | None, keepdims: int, noop: int = 0) -> Value:
