@@ -197,6 +197,17 @@ def _fractional(question: Question) -> bool:
     return any(float(s) * x.shape[a] % 1 for s, a in zip(scales, axes, strict=True))
 
 
+def _beyond(question: Question, *, narrow: bool) -> bool:
+    """A reduction of integers whose sum or product float64 may not hold, or, if `narrow`, their own type."""
+    powers = {"ReduceSum": 1, "ReduceL1": 1, "ReduceMean": 1, "ReduceL2": 2, "ReduceSumSquare": 2, "ReduceProd": 0}
+    x, power = question.input(0), powers.get(question.op)
+    if power is None or x is None or x.dtype.kind not in "iu":
+        return False
+    wide = np.abs(x.astype(np.float64))
+    bits = np.log2((wide**power).sum() + 1) if power else np.log2(np.maximum(wide, 1)).sum()
+    return bool(bits >= (min(53, np.iinfo(x.dtype).bits - 1) if narrow else 53))
+
+
 def _collects_nothing(question: Question) -> bool:
     """A Loop without an iteration, of which no shape is declared for what it would collect."""
     if question.op != "Loop":
@@ -358,12 +369,13 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "infers the shape of what is not there, by as much as it knows", _collects_nothing),
     Deviation(
         "native",
-        "saturates, where others wrap",
-        lambda q: (
-            q.op in ("ReduceL1", "ReduceL2")
-            and q.inputs[0].dtype.kind == "i"
-            and bool((q.inputs[0] == np.iinfo(q.inputs[0].dtype).min).any())
-        ),
+        "computes integers in float64, and saturates",
+        lambda q: _beyond(q, narrow=q.op not in ("ReduceMean", "ReduceL2")),
+    ),
+    Deviation(
+        "reference",
+        "computes means and roots of sums that overflowed",
+        lambda q: _beyond(q, narrow=True),
     ),
     Deviation("both", "multiplies 0 by its slope", _zero_times_infinity),
     Deviation(
