@@ -446,6 +446,7 @@ LOOSER = [
     ("SetOutputSize", "a pool of no channels is no channels"),
     ("axes_tensor !", 'an input named "" is one that is not given'),
     ("Op (Loop) [TypeInferenceError]", "a count or condition of shape [1] is as good as a scalar"),
+    ("of operator (Loop)", "a count of another integer type is a count"),
     ("of operator (DequantizeLinear)", "a scale of another float type is a scale"),
     ("lrn.cc:59", "channels have neighbours whatever the number of dimensions after them"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
