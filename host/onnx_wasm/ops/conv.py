@@ -18,10 +18,10 @@ from ..dtypes import F32, F64, I8
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._widen import widened
-from .matmul import BLOCK_K, TILE_BYTES, split_k, stored_flip, stored_scales
+from .matmul import TILE_BYTES, split_k, stored_flip, stored_scales
 
-# Positions of a block of patches.
-BLOCK_N = 256
+# Rows of a block of patches, and its positions if it has all rows of no more than half as many, else half of that.
+BLOCK_K, BLOCK_N = 512, 256
 # Costs in multiplications, by measurement: of six numbers brought to the points or back, and of a weight at one point.
 WINOGRAD_INPUT, WINOGRAD_OUTPUT, WINOGRAD_WEIGHT = 64, 32, 5
 # The same of an element of the patch matrix, made row by row or from lines, and of an element of a product.
@@ -178,15 +178,16 @@ def _blocks(g: Geometry, channels: int, pointwise: bool) -> tuple[int, int, int,
     """How patches are made, the rows and columns of a block of them, and the bytes of the lines they come from."""
     taps, positions = math.prod(g.kernel), math.prod(g.output)
     k = channels * taps
-    nc = _even(positions, BLOCK_N)
-    rows = (PATCHES_IMAGE if pointwise else PATCHES_ROWS), split_k(k), nc, nc * 4 + 64
+    block_n = BLOCK_N if k <= BLOCK_K // 2 else BLOCK_N // 2
+    nc = _even(positions, block_n)
+    rows = (PATCHES_IMAGE if pointwise else PATCHES_ROWS), split_k(k, BLOCK_K), nc, nc * 4 + 64
     (d, k_h, k_w), s_h, o_w = g.kernel, g.strides[1], g.output[2]
     if pointwise or k_h == 1 or (d, g.output[0], g.pads[0]) != (1, 1, 0) or taps > BLOCK_K:
         return rows
     # Whole channels, so that no lines are made twice; a block ends with a row of y that is longer than a block.
     kc = -(-channels // -(-k // (BLOCK_K + BLOCK_K // 4))) * taps
-    if o_w > BLOCK_N:
-        nc = _even(o_w, BLOCK_N)
+    if o_w > block_n:
+        nc = _even(o_w, block_n)
     reached = 1 if o_w > nc else min(g.output[1], (nc + o_w - 2) // o_w + 1)
     reached += (k_h - 1) * g.dilations[1] // s_h
     lines = k_w * s_h * reached * min(o_w, nc) * 4 + 64

@@ -33,6 +33,11 @@ def split_k(k: int, block: int = BLOCK_K) -> int:
     return max(4, -(-k // blocks // 4) * 4) if k else 4
 
 
+def _block_k(m: int) -> int:
+    """For a second operand in panels: with few rows, what counts is that panels are read in one go."""
+    return 2048 if m <= 8 else 1024 if m <= 64 else 512
+
+
 @op("MatMul", since=1)
 @widened
 def matmul(cx: Context, a: Value, b: Value) -> Value:
@@ -160,7 +165,7 @@ def _emit(
         layout, operand, b_bytes = LAYOUT_PANELS, pack_columns(cx, b, k, n, trans_b, alpha), k * 32 * -(-n // 8)
     else:
         layout = LAYOUT_TRANSPOSED if trans_b else LAYOUT_ROWS
-    kc = split_k(k) if m > 1 else max(k, 4)
+    kc = max(k, 4) if m == 1 else split_k(k, _block_k(m) if layout == LAYOUT_PANELS else BLOCK_K)
     block_m = min(BLOCK_M, -(-m // 4) * 4)
     block_n = BLOCK_N_PACKED if layout == LAYOUT_PANELS else min(BLOCK_N, -(-n // 8) * 8)
     scratch = TILE_BYTES + block_m * kc * 4
