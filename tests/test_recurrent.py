@@ -399,7 +399,7 @@ def quantized(
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """The inputs of a DynamicQuantizeLSTM by name."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     n = 4 * hidden
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     names: dict[str, np.ndarray] = {
@@ -438,7 +438,7 @@ def quantized_model(names: dict[str, np.ndarray], **attributes: Any) -> bytes:
 def test_dynamic_quantize_lstm(
     dtype: type, columns: bool, zero: bool, batch: int, hidden: int, directions: int
 ) -> None:
-    names = quantized(6, batch, 7, hidden, directions, dtype, columns=columns, zero=zero and not columns)
+    names = quantized(6, batch, 7, hidden, directions, dtype, columns=columns, zero=zero and not columns, seed=1)
     data = quantized_model(names, hidden_size=hidden, direction="bidirectional" if directions == 2 else "forward")
     feeds = {k: names[k] for k in "xhc"}
     expected = graphs.native(data, feeds)
@@ -448,7 +448,7 @@ def test_dynamic_quantize_lstm(
             difference = np.abs(found[name].data.reshape(e.shape) - e)
             # A state on the border between two of its 255 steps may go either way.
             assert difference.max() < 0.02
-            assert (difference < 1e-5).mean() > 0.9
+            assert (difference < 1e-5).mean() > 0.95
 
 
 CASES = node_cases(*OPS)

@@ -7,7 +7,7 @@ then walks the steps (kernels_wat/rnn.wat.j2); its units are the directions, and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, overload
@@ -133,8 +133,11 @@ def layer(
     direction: str,
     hidden_size: int | None,
     layout: int,
+    *,
+    stored: bool = False,
 ) -> Layer:
-    """The layer that a node describes, all of it checked."""
+    """The layer that a node describes, all of it checked. Weights that are ``stored`` in 8 bits have their last axes
+    exchanged, and types of their own."""
     reverse = _DIRECTIONS.get(direction)
     if reverse is None:
         cx.fail(f"direction is {direction!r}, must be one of {', '.join(_DIRECTIONS)}")
@@ -144,7 +147,7 @@ def layer(
         cx.fail(f"X and R must have 3 dimensions, got {x!r} and {r!r}")
     if x.dtype not in (F32, F64, F16, BF16):
         cx.fail(f"type {x.dtype} of X is not supported", UnsupportedModelError)
-    hidden = r.shape[2]
+    hidden = r.shape[1 if stored else 2]
     if hidden_size not in (None, hidden) or hidden == 0:
         cx.fail(f"hidden_size is {hidden_size}, but R is {r!r}")
     steps, batch = x.shape[1::-1] if layout else x.shape[:2]
@@ -154,8 +157,12 @@ def layer(
         kind, x, w, r, b, lens, h0, steps, batch, x.shape[2], hidden, directions, reverse, bool(layout),
         functions, clip if clip > 0 else math.inf,
     )  # fmt: skip
-    check(cx, x, "W", w, (directions, made.rows, made.inputs))
-    check(cx, x, "R", r, (directions, made.rows, hidden))
+    if stored:
+        check(cx, w, "W", w, (directions, made.inputs, made.rows))
+        check(cx, r, "R", r, (directions, hidden, made.rows))
+    else:
+        check(cx, x, "W", w, (directions, made.rows, made.inputs))
+        check(cx, x, "R", r, (directions, made.rows, hidden))
     check(cx, x, "B", b, (directions, 2 * made.rows))
     check(cx, x, "initial_h", h0, made.state)
     if lens is not None and (lens.shape != (batch,) or lens.dtype is not I32):
@@ -205,11 +212,20 @@ def wide(cx: Context, value: Value | None) -> Value | None:
     return cx.derived("rnn_f32", (value,), lambda: cast(cx, value, F32))
 
 
-def run(cx: Context, made: Layer, *, plain: bool = True, apart: int = 0, **extra: Any) -> tuple[Value | None, ...]:
+def run(
+    cx: Context,
+    made: Layer,
+    *,
+    plain: bool = True,
+    apart: int = 0,
+    stored: Callable[[Value | None], tuple[Value | None, Value]] | None = None,
+    **extra: Any,
+) -> tuple[Value | None, ...]:
     """The records of a layer, and its outputs: those that the node names, None for others.
 
     ``plain`` says that ``extra``, the kernel's own arguments, keeps it from no short cut; ``apart``, how many rows of
-    the second bias are not added to the first.
+    the second bias are not added to the first. ``stored`` makes the product with the input plus a bias, and R as the
+    kernel wants it, where weights are stored in 8 bits.
     """
     names = cx.node.outputs
     wanted = [i < len(names) and names[i] != "" for i in range(made.kind.outputs)]
@@ -217,19 +233,27 @@ def run(cx: Context, made: Layer, *, plain: bool = True, apart: int = 0, **extra
     shapes = (made.output, made.state, made.state)
     outputs = tuple(cx.out(s, real) if want else None for s, want in zip(shapes, wanted, strict=False))
     if made.batch and any(wanted):
-        _emit(cx, made, outputs, plain, apart, extra)
+        _emit(cx, made, outputs, plain, apart, stored, extra)
     if made.x.dtype is real:
         return outputs
     return tuple(None if v is None else cast(cx, v, made.x.dtype) for v in outputs)
 
 
 def _emit(
-    cx: Context, made: Layer, outputs: Sequence[Value | None], plain: bool, apart: int, extra: dict[str, Any]
+    cx: Context,
+    made: Layer,
+    outputs: Sequence[Value | None],
+    plain: bool,
+    apart: int,
+    stored: Callable[[Value | None], tuple[Value | None, Value]] | None,
+    extra: dict[str, Any],
 ) -> None:
     x, r, kernel, hidden = wide(cx, made.x), wide(cx, made.r), made.kind.kernel, made.hidden
     size, columns = x.dtype.itemsize, made.directions * made.rows
     xw = None
-    if made.steps:
+    if stored is not None:
+        xw, r = stored(_bias(cx, made.b, columns, made.rows, apart))
+    elif made.steps:
         a = cx.alias(x, (made.steps * made.batch, made.inputs))
         bias = _bias(cx, made.b, columns, made.rows, apart)
         xw = gemm(cx, a, cx.alias(wide(cx, made.w), (columns, made.inputs)), bias, transB=1)
@@ -237,9 +261,10 @@ def _emit(
     if x.dtype is F32:
         # Gate by gate, so that every gate begins a panel.
         padded = -(-hidden // 8) * 8
-        r = pack_columns(cx, r, hidden, hidden, transposed=True)
+        if stored is None:
+            r = pack_columns(cx, r, hidden, hidden, transposed=True)
     # A quantized state has one scale for the whole batch.
-    quantized = kernel == "qlstm"
+    quantized = stored is not None
     group = made.batch if made.batch < 2 * GROUP or quantized else GROUP
     groups = -(-made.batch // group)
     state, width = hidden * size, made.directions * hidden * size

@@ -130,6 +130,8 @@ class Product:
     c_strides: tuple[int, int] = (0, 0)
     shift: Value | None = None
     y_zero: Value | None = None
+    packed: Value | None = None
+    """B as `pack_columns` makes it, where it is at hand."""
     batch: list[int] = field(init=False)
 
     def emit(self, cx: Context) -> Value:
@@ -144,7 +146,7 @@ class Product:
             return y
         kp = padded(k)
         b_zero = offsets(cx, self.b_zero, self.b.dtype, n)
-        packed = pack_columns(cx, self.b, k, n, self.transposed) if k else self.b
+        packed = self.packed or (pack_columns(cx, self.b, k, n, self.transposed) if k else self.b)
         matrices = math.prod(self.dims)
         by_rows = m >= 64 or matrices >= 8
         unit = 64

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
 
 from ..context import Context, Value
 from ..dtypes import F32, I8, U8
 from ..errors import UnsupportedModelError
 from ..registry import op
+from . import qlinear
 from ._recurrent import Kind, Layer, check, layer, run, wide
+from .expand import expand
+from .matmul import gemm
+from .quantize import dynamic_quantize
+from .transpose import permute
 
 _RNN = Kind("rnn", gates=1, outputs=2, activations=("Tanh",))
 _GRU = Kind("gru", gates=3, outputs=2, activations=("Sigmoid", "Tanh"))
@@ -104,13 +112,13 @@ def lstm(
 
 
 def _run_lstm(
-    cx: Context, made: Layer, initial_c: Value | None, p: Value | None, input_forget: int
+    cx: Context, made: Layer, initial_c: Value | None, p: Value | None, input_forget: int, **more: Any
 ) -> tuple[Value | None, ...]:
     check(cx, made.x, "initial_c", initial_c, made.state)
     check(cx, made.x, "P", p, (made.directions, 3 * made.hidden))
     plain = p is None and not input_forget
     return run(
-        cx, made, plain=plain, c0=wide(cx, initial_c), p=wide(cx, p), input_forget=int(input_forget != 0)
+        cx, made, plain=plain, c0=wide(cx, initial_c), p=wide(cx, p), input_forget=int(input_forget != 0), **more
     )  # fmt: skip
 
 
@@ -139,42 +147,83 @@ def dynamic_quantize_lstm(
     input_forget: int = 0,
 ) -> tuple[Value | None, ...]:
     """An LSTM whose weights, [direction, input, gate], have 8 bits. X and in every step h are rounded to 8 bits, by a
-    scale that spans their elements; the products of these numbers are computed in f32."""
+    scale that spans their elements; the products of the integers are exact."""
     if x.dtype is not F32:
         cx.fail(f"type {x.dtype} of X is not supported", UnsupportedModelError)
-    w = _dequantized(cx, "W", w, w_scale, w_zero_point)
-    r = _dequantized(cx, "R", r, r_scale, r_zero_point)
-    if x.size:
-        rounded = cx.out((x.size + 3,), F32)
-        cx.emit("rnn_quantize_f32_flat", x=x, y=rounded, n=x.size)
-        x = cx.alias(rounded, x.shape)
+    for name, weights, scale, zero in (("W", w, w_scale, w_zero_point), ("R", r, r_scale, r_zero_point)):
+        _check_stored(cx, name, weights, scale, zero)
     made = layer(
         cx, _QUANTIZED_LSTM, x, w, r, b, sequence_lens, initial_h, activations, activation_alpha, activation_beta,
-        clip, direction, hidden_size, 0,
+        clip, direction, hidden_size, 0, stored=True,
     )  # fmt: skip
-    return _run_lstm(cx, made, initial_c, p, input_forget)
+    assert w_scale is not None
+    assert r_scale is not None
+    d, rows = made.directions, made.rows
+    zeros = qlinear.offsets(cx, _by_column(cx, r_zero_point, d, rows), r.dtype, d * rows)
+
+    def products(bias: Value | None) -> tuple[Value | None, Value]:
+        xw = _input_product(cx, made, w_scale, w_zero_point, bias) if made.steps else None
+        return xw, _stored_panels(cx, made)
+
+    scales_r = _by_column(cx, r_scale, d, rows)
+    return _run_lstm(cx, made, initial_c, p, input_forget, stored=products, r_scales=scales_r, r_zeros=zeros)
 
 
-def _dequantized(cx: Context, name: str, w: Value, scale: Value | None, zero: Value | None) -> Value:
-    """Weights [direction, k, n] of 8 bits as f32 [direction, n, k], which is how the other layers have them."""
+def _check_stored(cx: Context, name: str, w: Value, scale: Value | None, zero: Value | None) -> None:
+    """Weights [direction, k, n] of 8 bits, whose scale and zero point are per direction or per column."""
     if w.rank != 3 or w.dtype not in (I8, U8):
         cx.fail(f"{name} {w!r} must be int8 or uint8 of 3 dimensions", UnsupportedModelError)
     if scale is None:
         cx.fail(f"the scale of {name} is missing")
-    d, k, n = w.shape
+    d, _, n = w.shape
     for what, part, dtype in (("scale", scale, F32), ("zero point", zero, w.dtype)):
         if part is not None and (part.dtype is not dtype or part.shape not in ((d,), (d, 1), (d, n))):
             cx.fail(f"{what} {part!r} of {name} must be {dtype} of shape {[d]} or {[d, n]}")
     if zero is not None and zero.size != scale.size:
         cx.fail(f"scale {scale!r} and zero point {zero!r} of {name} differ in size")
 
-    def make() -> Value:
-        made = cx.out((d, n, k), F32)
-        cx.emit(
-            f"rnn_dequantize_{w.dtype.short}", units=d * k, stream=("src", n),
-            src=w, scale=scale, zero=zero, dst=made, k=k, n=n, step=int(scale.size != d),
-        )  # fmt: skip
-        return made
 
-    sources = (w, scale) if zero is None else (w, scale, zero)
-    return cx.derived(f"rnn_dequantized {zero is None}", sources, make)
+@overload
+def _by_column(cx: Context, part: Value, d: int, rows: int) -> Value: ...
+@overload
+def _by_column(cx: Context, part: None, d: int, rows: int) -> None: ...
+def _by_column(cx: Context, part: Value | None, d: int, rows: int) -> Value | None:
+    """A scale or zero point for every column of every direction."""
+    if part is None:
+        return None
+    if part.size == d:
+        one, shape = cx.alias(part, (d, 1)), np.array([d, rows], np.int64)
+        part = cx.derived(f"rnn_columns {rows}", (part,), lambda: expand(cx, one, shape))
+    return cx.alias(part, (d * rows,))
+
+
+def _input_product(cx: Context, made: Layer, scale: Value, zero: Value | None, bias: Value | None) -> Value:
+    """X * W + bias of all directions, [step, batch, direction, gate]: the panels of directions, one behind the
+    other, are those of one matrix, if rows are a multiple of 8 or there is only one direction."""
+    d, rows, k = made.directions, made.rows, made.inputs
+    w, n = made.w, d * rows
+    if not k:
+        return gemm(cx, cx.alias(made.x, (made.steps * made.batch, 0)), cx.out((0, n), F32), bias)
+    x, x_scale, x_zero = dynamic_quantize(cx, made.x)
+    if d > 1 and rows % 8:
+        w = cx.derived("rnn_beside", (w,), lambda: permute(cx, w, w.shape, (1, 0, 2)))
+        packed = qlinear.pack_columns(cx, w, k, n, transposed=False)
+    else:
+        packed = qlinear.pack_columns(cx, w, k, rows, transposed=False)
+    columns = _by_column(cx, scale, d, rows)
+    product = qlinear.Product(
+        x, w, (made.steps * made.batch, n), made.steps * made.batch, k, n, a_zero=x_zero, dtype=F32, packed=packed,
+        b_zero=_by_column(cx, zero, d, rows), scale=qlinear.scales(cx, x_scale, columns, None, n), shift=bias,
+    )  # fmt: skip
+    return product.emit(cx)
+
+
+def _stored_panels(cx: Context, made: Layer) -> Value:
+    """R as `rnn_product_i8` reads it: gate by gate, so that every gate begins a panel."""
+    d, hidden, r = made.directions, made.hidden, made.r
+    gates = made.kind.gates
+    if hidden % 8 == 0:
+        return qlinear.pack_columns(cx, r, hidden, gates * hidden, transposed=False)
+    view = (d, hidden, gates, hidden)
+    apart = cx.derived("rnn_gates", (r,), lambda: permute(cx, r, view, (0, 2, 1, 3)))
+    return qlinear.pack_columns(cx, apart, hidden, hidden, transposed=False)
