@@ -166,7 +166,7 @@ def test_filtering(
     ],
 )
 def test_when_filtering_is_used_and_what_it_takes(x: tuple[int, ...], w: tuple[int, ...], first: str) -> None:
-    cx = Context()
+    cx = Context(weights=64 << 20)
     cx.node = Node("Conv", "c", index=0)
     value = Value(x, dtypes.F32)
     pads = [w[2] // 2, w[3] // 2] * 2
@@ -176,6 +176,21 @@ def test_when_filtering_is_used_and_what_it_takes(x: tuple[int, ...], w: tuple[i
     shared = [a for record in before for a in record.args.values() if isinstance(a, Value) and a in last.values()]
     made = sum(a.nbytes for a in shared if a.root not in (value, y) and not a.const)
     assert made <= 4.5 * min(math.prod(x), math.prod(w)) * 4
+
+
+@pytest.mark.parametrize("shapes", [((1, 20, 96, 300), (200, 20, 96, 3)), ((1, 512, 28, 28), (512, 512, 3, 3))])
+def test_filtering_takes_little_beside_what_there_is(
+    harness: Harness, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    x, w = shapes
+    cx = Context()
+    cx.node = Node("Conv", "c", index=0)
+    pads = [0, 1, 0, 1] if w[2] > 3 else [1, 1, 1, 1]
+    y = conv(cx, Value(x, dtypes.F32), Value(w, dtypes.F32, const=True), pads=pads)
+    (record,) = cx.records
+    assert record.kernel == "winograd_f32"
+    assert record.args["scratch"].nbytes <= max(3 << 20, (math.prod(x) + y.size) * 4)
+    check(harness, x, w, error=FILTERED, pads=pads)
 
 
 def test_an_infinity_does_not_reach_other_tiles(harness: Harness) -> None:

@@ -237,7 +237,10 @@ class Context:
         *,
         fuse: bool = True,
         threads: int = 1,
+        weights: int = 0,
     ) -> None:
+        self.weights = weights
+        """Bytes of the model's weights, by which an op may measure what it needs besides."""
         self.node = Node()
         self.opset = 0
         self.records: list[Record] = []

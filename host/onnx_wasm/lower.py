@@ -94,7 +94,7 @@ class Lowering:
         threads: int = 1,
     ) -> None:
         self._check = check
-        self.context = Context(cache.derived, evaluate, fuse=fuse, threads=threads)
+        self.context = Context(cache.derived, evaluate, fuse=fuse, threads=threads, weights=cache.weights)
         self._evaluate = evaluate
         self.inputs = dict(inputs)
         self.outputs: dict[str, Item] = {}

@@ -35,6 +35,8 @@ class LoweringCache:
     prepared: dict[Graph, Prepared] = field(default_factory=dict)
     derived: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     bodies: dict[tuple[Any, ...], Graph] = field(default_factory=dict)
+    weights: int = 0
+    """Bytes of the graph's weights as the model stores them."""
 
     def of(self, graph: Graph) -> Prepared:
         """What is kept of one graph."""
@@ -60,7 +62,7 @@ def prepare(graph: Graph) -> LoweringCache:
     if missing:
         raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}")
     _check_order(graph, set())
-    return LoweringCache(graph)
+    return LoweringCache(graph, weights=sum(w.nbytes for w in graph.initializers.values()))
 
 
 def form_of(node: Node, graph: Graph) -> OpDef | None:

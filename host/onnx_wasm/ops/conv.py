@@ -28,8 +28,8 @@ WINOGRAD_INPUT, WINOGRAD_OUTPUT, WINOGRAD_WEIGHT = 64, 32, 5
 PATCH_ROWS, PATCH_LINES, PRODUCT = 16, 8, 7
 # Filtering must save this much of the plain product.
 WINOGRAD_GAIN = 0.9
-# Tiles of a block, and what they may take at the points.
-WINOGRAD_TILES, WINOGRAD_BYTES = 64, 1 << 20
+# Tiles of a block, and what they may take at the points; what all may take, if more, as a share of weights and tensors.
+WINOGRAD_TILES, WINOGRAD_BYTES, WINOGRAD_SHARE = 64, 1 << 20, 4
 _POINT_BYTES = 576
 # How conv_f32 makes the patches.
 PATCHES_ROWS, PATCHES_LINES, PATCHES_IMAGE = 0, 1, 2
@@ -313,57 +313,61 @@ def _filtering(g: Geometry, channels: int, m: int) -> Filtering | None:
 def _emit_winograd(
     cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int, way: Filtering
 ) -> None:
-    """Either the inputs of all images are brought to the points first, or all weights: what takes less memory."""
+    """The inputs of all images are brought to the points first, or all weights, whichever takes less memory; neither if
+    that is much beside what there is."""
     batch, outputs = y.shape[:2]
-    m, channels = outputs // group, x.shape[1] // group
+    m, channels, r = outputs // group, x.shape[1] // group, way.r
     k, panels = channels * math.prod(g.kernel), -(-m // 4)
     channels *= way.taps
     tiles_h, tiles_w = rows, cols = way.tiles(g)
     panel, inputs = way.points * (channels * 16 + 64), way.points * (channels * 32 + 64)
-    packed = pack_rows(cx, w, m, k)
+    weights = packed = pack_rows(cx, w, m, k)
     v: Value | None = None
     v_bytes, u_bytes = batch * group * -(-rows * cols // 8) * inputs, group * panels * panel
+    most = max(WINOGRAD_BYTES, (cx.weights + x.nbytes + y.nbytes) // WINOGRAD_SHARE)
+    target, raw, block_m = None, 1, 8
     image: dict[str, Any] = {"in_h": g.input[0], "in_w": g.input[1], "p_h": g.pads[0], "p_w": g.pads[1]}
-    if v_bytes <= u_bytes:
-        block_m = 8
-        per_image, lines = -(-m // block_m), 0
-        made, weights = block_m // 4 * panel, packed
+    if v_bytes <= min(u_bytes, most):
+        per_image, lines, made = -(-m // block_m), 0, 0
         v = cx.work(v_bytes)
         cx.emit(
             "winograd_input_f32", units=batch * group * channels, x=x, v=v,
             scratch=cx.scratch(_POINT_BYTES + way.line_bytes(rows, cols)),
-            c=channels, taps=way.taps, **image, rows=rows, cols=cols, m=7 - way.r, along=way.along,
+            c=channels, taps=way.taps, **image, rows=rows, cols=cols, m=7 - r, along=way.along,
         )  # fmt: skip
-        target = None
     else:
-        block_m = 32
-        rows, cols = _tile_block(rows, cols, WINOGRAD_BYTES // (inputs // 8))
+        room = WINOGRAD_BYTES if u_bytes <= most else most
+        rows, cols = _tile_block(rows, cols, room // (inputs // 8))
         per_image = -(-tiles_h // rows) * -(-tiles_w // cols)
         lines = way.line_bytes(rows, cols)
-        made, weights = -(-rows * cols // 8) * inputs, cx.work(u_bytes)
-        units = group * panels
-        if way.along:
-            target = cx.emit(
-                f"winograd_weights{way.r}x1_f32", units=units, w=packed, u=weights,
-                c=channels, taps=way.taps, every=way.every,
-            )  # fmt: skip
-        else:
-            target = cx.emit(
-                f"winograd_weights{way.r}_f32", units=units, w=packed, u=weights,
-                scratch=cx.scratch(_POINT_BYTES), c=channels,
-            )  # fmt: skip
+        made = -(-rows * cols // 8) * inputs
+        # For one block, weights at the points are needed once.
+        if u_bytes <= most and batch * per_image > 1:
+            raw, block_m, weights, units = 0, 32, cx.work(u_bytes), group * panels
+            if way.along:
+                target = cx.emit(
+                    f"winograd_weights{r}x1_f32", units=units, w=packed, u=weights,
+                    c=channels, taps=way.taps, every=way.every,
+                )  # fmt: skip
+            else:
+                target = cx.emit(
+                    f"winograd_weights{r}_f32", units=units, w=packed, u=weights,
+                    scratch=cx.scratch(_POINT_BYTES), c=channels,
+                )  # fmt: skip
+    made += raw * block_m // 4 * panel
     chunk = min(-(-rows * cols // 8) * 8, WINOGRAD_TILES)
     record = cx.emit(
         "winograd_f32",
         units=batch * group * per_image,
         x=x,
         w=weights,
+        raw=raw,
         v=v,
         y=y,
         bias=b,
         residual=None,
         scratch=cx.scratch(TILE_BYTES + _POINT_BYTES + way.points * (4 * block_m * chunk + 64) + lines + made),
-        r=way.r,
+        r=r,
         m=m,
         c=channels,
         taps=way.taps,
