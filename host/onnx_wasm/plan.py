@@ -23,6 +23,8 @@ FOREVER = 1 << 62
 """The last use of a buffer that outlives its segment."""
 _SLACK = 1.05
 _CLIMB_STEPS = 200
+# A step compares all pairs of buffers; so many pairs are a few milliseconds.
+_CLIMB_PAIRS = 600_000
 
 
 def align(nbytes: int) -> int:
@@ -257,7 +259,7 @@ def _climb(
 ) -> tuple[int, list[int]]:
     """Swap pairs of an order while that makes the arena smaller; the seed is fixed, so plans are reproducible."""
     chance = random.Random(0)
-    for _ in range(_CLIMB_STEPS):
+    for _ in range(min(_CLIMB_STEPS, _CLIMB_PAIRS // len(order) ** 2)):
         i, j = chance.randrange(len(order)), chance.randrange(len(order))
         order[i], order[j] = order[j], order[i]
         size = _place_in_order(order, pinned)
