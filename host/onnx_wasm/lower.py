@@ -143,7 +143,7 @@ class Lowering:
 
     def _node(self, scope: _Scope, node: Node) -> Asking:
         cx, graph = self.context, scope.prepared.graph
-        cx.node, cx.opset = node, graph.opsets.get(node.domain, 0)
+        cx.node, cx.opset = node, node.opset or graph.opsets.get(node.domain, 0)
         args = [scope.find(i) if i else None for i in node.inputs]
         scope.args, scope.keep = args, ()
         form = scope.prepared.forms[node.index]

@@ -38,6 +38,8 @@ class Node:
     outputs: tuple[str, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
     proto: onnx.NodeProto | None = None
+    opset: int = 0
+    """The version of its domain that it is of, where that is not the graph's."""
 
     def subgraphs(self) -> Iterator[Graph]:
         """The graphs among its attributes."""

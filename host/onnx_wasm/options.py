@@ -25,7 +25,8 @@ class SessionOptions:
     """Plan intermediate tensors into one arena. False is the browser's behaviour: each is allocated and freed
     in the heap while the run goes on. None: as the runtime says (``Runtime(mem_pattern=...)``), which is True."""
     graph_optimization_level: str = "all"
-    """"all", "layout", "extended" and "basic" fuse nodes; "disabled" runs each for itself."""
+    """"disabled" runs each node for itself; "basic" fuses nodes into those before them; "extended", "layout" and "all"
+    also recognise operators that a model has written out in simpler ones (patterns.py)."""
     free_dimension_overrides: Mapping[str, int] = field(default_factory=dict)
     """Sizes of symbolic dimensions; feeds must then have them."""
     external_data: Mapping[str, bytes] | Sequence[Mapping[str, Any]] = ()

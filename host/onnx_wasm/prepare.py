@@ -12,6 +12,7 @@ from .errors import InvalidModelError, UnsupportedModelError
 from .functions import check_opset, has_body
 from .model import Graph, Initializer, Node, function_graph
 from .order import reads
+from .patterns import simplify
 from .registry import OpDef
 
 
@@ -55,18 +56,21 @@ def load_ops() -> None:
     registry.load(ops)
 
 
-def prepare(graph: Graph) -> LoweringCache:
-    """Look up every node's op. Raises UnsupportedModelError that lists all that is missing."""
+def prepare(graph: Graph, *, simplified: bool = False) -> LoweringCache:
+    """Look up every node's op. Raises UnsupportedModelError that lists all that is missing. A ``simplified`` graph has
+    single operators in the place of some that are written out (patterns.py)."""
     load_ops()
     missing = dict.fromkeys([*check_opset(graph), *_missing(graph, set())])
     if missing:
         raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}")
     _check_order(graph, set())
+    if simplified:
+        graph = simplify(graph)
     return LoweringCache(graph, weights=sum(w.nbytes for w in graph.initializers.values()))
 
 
 def form_of(node: Node, graph: Graph) -> OpDef | None:
-    return registry.find(node.domain, node.op_type, graph.opsets.get(node.domain, 0))
+    return registry.find(node.domain, node.op_type, node.opset or graph.opsets.get(node.domain, 0))
 
 
 def _missing(graph: Graph, checked: set[Any], calls: tuple[Any, ...] = ()) -> Iterator[str]:

@@ -154,7 +154,9 @@ class InferenceSession:
                 raise DisposedError(f"session {self._name} is disposed")
             if self._core is None:
                 assert source is not None
-                cache: LoweringCache = prepare(model.load(source, self._options.external_files()))
+                level = self._options.graph_optimization_level
+                graph = model.load(source, self._options.external_files())
+                cache: LoweringCache = prepare(graph, simplified=level not in ("disabled", "basic"))
                 self._check_overrides(cache.graph)
                 pattern = self._options.enable_mem_pattern
                 self._source = None
@@ -164,7 +166,7 @@ class InferenceSession:
                     Weights(self._runtime, self._name),
                     self._name,
                     planned=self._runtime.mem_pattern if pattern is None else pattern,
-                    fuse=self._options.graph_optimization_level != "disabled",
+                    fuse=level != "disabled",
                     events=[] if self._options.enable_profiling else None,
                 )
             return self._core

@@ -11,6 +11,7 @@ from ..context import Array, Context, Quantized, Value
 from ..dtypes import BOOL, F32, F64, I64, DType
 from ..registry import op
 from ._elementwise import FLOATS, INTEGERS, NUMBERS, UNSIGNED, arrays, broadcast, cast, flat, require, same_type
+from .expand import expand
 from .fusion import Activation, fuse_affine, fuse_bias, fuse_residual
 
 # Kernels of integers that are the same for both signs carry the signed name.
@@ -33,10 +34,12 @@ def _arithmetic(cx: Context, name: str, a: Value, b: Value) -> Value:
 
 
 def _per_channel(x: Value, c: Value) -> bool:
-    """Whether c is a constant with one element for each channel (axis 1) of x."""
+    """Whether c is a constant with one element for each channel (axis 1) of x, or for all."""
     if x.dtype is not F32 or x.rank < 3 or not c.const or c.dtype is not F32 or c.rank > x.rank:
         return False
     channels = x.shape[1]
+    if c.size == 1:
+        return True
     return c.size == channels and c.rank >= x.rank - 1 and c.shape[c.rank - x.rank + 1] == channels
 
 
@@ -50,6 +53,8 @@ def _affine(cx: Context, x: Value, c: Value, *, scales: bool, inverse: str = "")
     if inverse:
         c = cx.derived(inverse, (c,), lambda: flat(cx, inverse, c))
     c = cx.alias(c, (c.size,))
+    if c.size != x.shape[1]:
+        c = cx.derived(f"channels {x.shape[1]}", (c,), lambda: expand(cx, c, np.array([x.shape[1]], np.int64)))
     return fuse_affine(cx, x, c, None) if scales else fuse_affine(cx, x, None, c)
 
 

@@ -1,0 +1,281 @@
+"""Operators that a model has written out are recognised, and give what the written-out form gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import graphs
+import onnx_wasm as ort
+from graphs import FLOAT, node
+from onnx_wasm import model as models
+from onnx_wasm.patterns import simplify
+
+Nodes = list[Any]
+Weights = dict[str, np.ndarray]
+RNG = np.random.default_rng(0)
+X = np.concatenate([RNG.standard_normal(60) * 4, [0, -0.0, 3, -3, 100, -100]]).astype(np.float32).reshape(2, 3, 11)
+
+
+def number(value: float, shape: tuple[int, ...] = ()) -> np.ndarray:
+    return np.full(shape, value, np.float32)
+
+
+def silu() -> tuple[Nodes, Weights]:
+    return [node("Sigmoid", ["x"], ["s"]), node("Mul", ["x", "s"], ["y"])], {}
+
+
+def quick_gelu() -> tuple[Nodes, Weights]:
+    nodes = [
+        node("Mul", ["k", "x"], ["m"]),
+        node("Sigmoid", ["m"], ["s"]),
+        node("Mul", ["s", "x"], ["y"]),
+    ]
+    return nodes, {"k": number(1.702)}
+
+
+def hard_sigmoid() -> tuple[Nodes, Weights]:
+    nodes = [
+        node("Add", ["x", "three"], ["a"]),
+        node("Clip", ["a", "zero", "six"], ["c"]),
+        node("Div", ["c", "six"], ["y"]),
+    ]
+    return nodes, {"three": number(3), "zero": number(0), "six": number(6)}
+
+
+def hard_swish_div() -> tuple[Nodes, Weights]:
+    nodes, weights = hard_sigmoid()
+    return [*nodes[:2], node("Mul", ["x", "c"], ["m"]), node("Div", ["m", "six"], ["y"])], weights
+
+
+def hard_swish_mul() -> tuple[Nodes, Weights]:
+    nodes, weights = hard_sigmoid()
+    nodes = [*nodes[:2], node("Mul", ["c", "sixth"], ["d"]), node("Mul", ["d", "x"], ["y"])]
+    return nodes, {**weights, "sixth": number(1 / 6)}
+
+
+def hard_swish_one() -> tuple[Nodes, Weights]:
+    nodes = [node("HardSigmoid", ["x"], ["h"], alpha=1 / 6, beta=0.5), node("Mul", ["x", "h"], ["y"])]
+    return nodes, {}
+
+
+def gelu_last_half() -> tuple[Nodes, Weights]:
+    nodes = [
+        node("Div", ["x", "root"], ["d"]),
+        node("Erf", ["d"], ["e"]),
+        node("Add", ["e", "one"], ["a"]),
+        node("Mul", ["x", "a"], ["m"]),
+        node("Mul", ["m", "half"], ["y"]),
+    ]
+    return nodes, {"root": number(2**0.5), "one": number(1), "half": number(0.5)}
+
+
+def gelu_first_half() -> tuple[Nodes, Weights]:
+    nodes, weights = gelu_last_half()
+    nodes = [
+        node("Mul", ["x", "half"], ["h"]),
+        node("Mul", ["x", "root"], ["d"]),
+        *nodes[1:3],
+        node("Mul", ["a", "h"], ["y"]),
+    ]
+    return nodes, {**weights, "root": number(0.5**0.5)}
+
+
+def gelu_inner_half() -> tuple[Nodes, Weights]:
+    nodes, weights = gelu_last_half()
+    return [*nodes[:3], node("Mul", ["half", "a"], ["h"]), node("Mul", ["x", "h"], ["y"])], weights
+
+
+def fast_gelu() -> tuple[Nodes, Weights]:
+    nodes = [
+        node("Pow", ["x", "three"], ["p"]),
+        node("Mul", ["p", "k"], ["c"]),
+        node("Add", ["x", "c"], ["i"]),
+        node("Mul", ["i", "root"], ["r"]),
+        node("Tanh", ["r"], ["t"]),
+        node("Add", ["t", "one"], ["a"]),
+        node("Mul", ["x", "half"], ["h"]),
+        node("Mul", ["h", "a"], ["y"]),
+    ]
+    weights = {"three": number(3), "k": number(0.044715), "root": number((2 / np.pi) ** 0.5)}
+    return nodes, {**weights, "one": number(1), "half": number(0.5)}
+
+
+def layer_norm() -> tuple[Nodes, Weights]:
+    nodes = [
+        node("ReduceMean", ["x"], ["mean"], axes=[-1]),
+        node("Sub", ["x", "mean"], ["d"]),
+        node("Pow", ["d", "two"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], axes=[-1]),
+        node("Add", ["v", "eps"], ["e"]),
+        node("Sqrt", ["e"], ["r"]),
+        node("Div", ["d", "r"], ["n"]),
+        node("Mul", ["n", "scale"], ["m"]),
+        node("Add", ["m", "bias"], ["y"]),
+    ]
+    rows = {k: RNG.standard_normal(11).astype(np.float32) for k in ("scale", "bias")}
+    return nodes, {"two": number(2), "eps": number(1e-5), **rows}
+
+
+def layer_norm_by_product() -> tuple[Nodes, Weights]:
+    nodes, weights = layer_norm()
+    nodes[2] = node("Mul", ["d", "d"], ["q"])
+    nodes[7] = node("Mul", ["scale", "n"], ["m"])
+    nodes[8] = node("Add", ["bias", "m"], ["y"])
+    del weights["two"]
+    return nodes, weights
+
+
+CASES: list[tuple[Callable[[], tuple[Nodes, Weights]], str]] = [
+    (silu, "Swish"),
+    (quick_gelu, "QuickGelu"),
+    (hard_sigmoid, "HardSigmoid"),
+    (hard_swish_div, "HardSwish"),
+    (hard_swish_mul, "HardSwish"),
+    (hard_swish_one, "HardSwish"),
+    (gelu_last_half, "Gelu"),
+    (gelu_first_half, "Gelu"),
+    (gelu_inner_half, "Gelu"),
+    (fast_gelu, "FastGelu"),
+    (layer_norm, "LayerNormalization"),
+    (layer_norm_by_product, "LayerNormalization"),
+]
+IDS = [case[0].__name__ for case in CASES]
+
+
+def kinds(data: bytes) -> list[str]:
+    return [n.op_type for n in simplify(models.load(data)).nodes if n.op_type != "Constant"]
+
+
+def made(nodes: Nodes, weights: Weights, *, outputs: tuple[str, ...] = ("y",), shape: Any = None) -> bytes:
+    return graphs.model(nodes, {"x": (FLOAT, X.shape if shape is None else shape)}, outputs, weights, opset=13)
+
+
+def check(data: bytes, x: np.ndarray = X) -> None:
+    expected = graphs.native(data, {"x": x})
+    for level in ("all", "disabled"):
+        with ort.InferenceSession.create(data, graph_optimization_level=level) as session:
+            for name, tensor in session.run({"x": x}).items():
+                got = tensor.get_data(release_data=True)
+                assert got.shape == expected[name].shape
+                np.testing.assert_allclose(got, expected[name], rtol=2e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize(("case", "kind"), CASES, ids=IDS)
+def test_recognised(case: Callable[[], tuple[Nodes, Weights]], kind: str) -> None:
+    nodes, weights = case()
+    data = made(nodes, weights)
+    assert kinds(data) == [kind]
+    check(data)
+
+
+@pytest.mark.parametrize(("case", "kind"), CASES, ids=IDS)
+def test_constants_as_nodes_and_of_one_axis(case: Callable[[], tuple[Nodes, Weights]], kind: str) -> None:
+    nodes, weights = case()
+    constants = [
+        helper.make_node("Constant", [], [k], value=helper.make_tensor(k, FLOAT, w.shape or [1], w.reshape(-1)))
+        for k, w in weights.items()
+    ]
+    data = made([*constants, *nodes], {})
+    assert kinds(data) == [kind]
+    check(data)
+
+
+@pytest.mark.parametrize(("case", "kind"), CASES, ids=IDS)
+def test_not_if_something_between_is_read_elsewhere(case: Callable[[], tuple[Nodes, Weights]], kind: str) -> None:
+    nodes, weights = case()
+    for between in nodes[:-1]:
+        data = made(nodes, weights, outputs=("y", between.output[0]))
+        # What is left of the pattern may be a smaller one.
+        assert kinds(data) != [kind]
+        check(data)
+
+
+@pytest.mark.parametrize(("case", "kind"), CASES, ids=IDS)
+def test_not_with_other_numbers(case: Callable[[], tuple[Nodes, Weights]], kind: str) -> None:
+    nodes, weights = case()
+    for name, value in weights.items():
+        if name in ("eps", "scale", "bias"):
+            continue
+        data = made(nodes, {**weights, name: value * np.float32(1.01) + np.float32(0.01)})
+        assert kinds(data) != [kind], name
+        # Native takes any power for a square.
+        if name != "two":
+            check(data)
+
+
+def test_not_with_numbers_that_a_feed_may_replace() -> None:
+    nodes, weights = gelu_last_half()
+    data = graphs.model(nodes, {"x": (FLOAT, X.shape), "half": (FLOAT, ())}, ["y"], weights, opset=13)
+    assert kinds(data) == [n.op_type for n in nodes]
+    with ort.InferenceSession.create(data) as session:
+        twice = session.run({"x": X, "half": number(1)})["y"].get_data()
+        once = session.run({"x": X})["y"].get_data()
+        np.testing.assert_allclose(twice, 2 * once, rtol=1e-5)
+
+
+def test_not_if_a_number_adds_an_axis() -> None:
+    nodes, weights = gelu_last_half()
+    data = made(nodes, {k: w.reshape(1) for k, w in weights.items()}, shape=())
+    assert kinds(data) == [n.op_type for n in nodes]
+    with ort.InferenceSession.create(data) as session:
+        assert session.run({"x": np.array(1.5, np.float32)})["y"].get_data().shape == (1,)
+
+
+@pytest.mark.parametrize(("case", "kind"), CASES, ids=IDS)
+def test_nodes_with_too_few_inputs_are_left_to_be_refused(case: Callable[[], tuple[Nodes, Weights]], kind: str) -> None:
+    nodes, weights = case()
+    for short in nodes:
+        if short.op_type == "Clip":
+            continue
+        taken = short.input.pop()
+        assert kinds(made(nodes, weights)) != [kind]
+        with pytest.raises(ort.OnnxWasmError):
+            ort.InferenceSession.create(made(nodes, weights)).run({"x": X})
+        short.input.append(taken)
+
+
+def test_not_in_float64() -> None:
+    nodes, weights = gelu_last_half()
+    weights = {k: w.astype(np.float64) for k, w in weights.items()}
+    double = helper.np_dtype_to_tensor_dtype(np.dtype(np.float64))
+    assert kinds(graphs.model(nodes, {"x": (double, [3])}, ["y"], weights, opset=13)) == [n.op_type for n in nodes]
+
+
+@pytest.mark.parametrize("axes", [[1], [0, -1], [2]])
+def test_means_of_other_axes_are_no_layer_normalization(axes: list[int]) -> None:
+    nodes, weights = layer_norm()
+    for i in (0, 3):
+        nodes[i] = node("ReduceMean", nodes[i].input, nodes[i].output, axes=axes)
+    data = made(nodes, weights)
+    assert "LayerNormalization" not in kinds(data)
+    check(data)
+
+
+def test_a_chain_of_patterns_ends_in_the_convolution() -> None:
+    """Scaled and shifted by numbers, and the hard swish of that: one record."""
+    nodes, weights = hard_swish_div()
+    nodes = [
+        node("Conv", ["image", "w"], ["conv"]),
+        node("Mul", ["k", "conv"], ["f"]),
+        node("Add", ["f", "b"], ["x"]),
+        *nodes,
+    ]
+    weights = {
+        **{k: v.reshape(1) for k, v in weights.items()},
+        "w": RNG.standard_normal((5, 3, 1, 1)).astype(np.float32),
+        "k": number(0.7, (1,)),
+        "b": number(-0.3, (1,)),
+    }
+    data = graphs.model(nodes, {"image": (FLOAT, [1, 3, 8, 8])}, ["y"], weights, opset=13)
+    image = RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)
+    expected = graphs.native(data, {"image": image})["y"]
+    with ort.InferenceSession.create(data) as session:
+        session.start_profiling()
+        got = session.run({"image": image})["y"].get_data()
+        assert [e.kernel for e in session.end_profiling()] == ["conv_f32"]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
