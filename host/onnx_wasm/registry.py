@@ -39,7 +39,9 @@ class OpDef:
 
     @cached_property
     def _parameters(self) -> tuple[inspect.Parameter, ...]:
-        return tuple(inspect.signature(self.function).parameters.values())[1:]
+        ignored: tuple[str, ...] = getattr(self.function, "_ignored", ())
+        more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in ignored]
+        return (*inspect.signature(self.function).parameters.values(), *more)[1:]
 
     @cached_property
     def _positional(self) -> tuple[inspect.Parameter, ...]:
@@ -113,11 +115,7 @@ def ignoring(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
     def wrapped(*args: Any, **attributes: Any) -> Any:
         return function(*args, **{k: v for k, v in attributes.items() if k not in names})
 
-    signature = inspect.signature(function)
-    more = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
-    wrapped.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), *more]
-    )
+    wrapped._ignored = names  # type: ignore[attr-defined]
     return wrapped
 
 

@@ -7,7 +7,7 @@ seed is drawn when the node is lowered.
 
 from __future__ import annotations
 
-import secrets
+import random
 import struct
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ from ._elementwise import FLOATS, NUMBERS, cast, require
 
 def _seed(seed: float | None) -> int:
     if seed is None:
-        return secrets.randbits(63)
+        return random.SystemRandom().getrandbits(63)
     # Spread over 64 bits, as the streams of neighbouring seeds must not overlap.
     bits = int(struct.unpack("<q", struct.pack("<d", seed))[0])
     return (bits * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & (2**63 - 1)
