@@ -15,9 +15,8 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import wasmtime
 from wasmtime import _ffi as ffi
@@ -43,8 +42,7 @@ class TrapError(Exception):
         self.functions = functions
 
 
-@dataclass(frozen=True)
-class KernelSignature:
+class KernelSignature(NamedTuple):
     """A kernel's place in the table and the types of its record's arguments, in order."""
 
     id: int
@@ -52,8 +50,7 @@ class KernelSignature:
     args: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """The kernels of the built module, by name."""
 
     build_hash: int
@@ -71,6 +68,7 @@ def manifest() -> Manifest:
     return Manifest(data["build_hash"], kernels)
 
 
+@functools.cache
 def wasmtime_version() -> str:
     """The installed version of wasmtime, e.g. "50.0.1"."""
     return importlib.metadata.version("wasmtime")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import heap_layout
 from .engine import PAGE
@@ -127,8 +127,7 @@ class HeapPolicy:
             )
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(NamedTuple):
     """A policy that pages meet, and how far that is known."""
 
     policy: HeapPolicy

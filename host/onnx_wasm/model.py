@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -53,8 +54,7 @@ class Node:
         return f'{domain}{self.op_type} "{self.name}" (node {self.index})'
 
 
-@dataclass(frozen=True)
-class ExternalData:
+class ExternalData(NamedTuple):
     """Where the contents of weights outside the model come from."""
 
     folder: Path | None
@@ -160,8 +160,7 @@ class Initializer:
         return self._files.read(location, offset, length, described)
 
 
-@dataclass(frozen=True)
-class ValueInfo:
+class ValueInfo(NamedTuple):
     """A graph input or output as the model declares it."""
 
     name: str
@@ -267,15 +266,14 @@ def function_graph(function: onnx.FunctionProto, attributes: Mapping[str, Attrib
     )
 
 
-@dataclass(frozen=True)
-class _Reader:
+class _Reader(NamedTuple):
     """Turns protos into graphs and nodes; ``bound`` are the attributes of the function being read."""
 
     opsets: Mapping[str, int]
     files: ExternalData
     where: str
     functions: Mapping[tuple[str, str], onnx.FunctionProto]
-    bound: Mapping[str, AttributeProto] = field(default_factory=dict)
+    bound: Mapping[str, AttributeProto] = MappingProxyType({})
 
     def graph(self, proto: onnx.GraphProto) -> Graph:
         if proto.sparse_initializer:

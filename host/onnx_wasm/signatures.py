@@ -7,8 +7,8 @@ ONNX allows no type of its kind, and if two that must agree do not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import onnx
 from onnx import defs
@@ -31,8 +31,7 @@ def _kind(dtype: dtypes.DType) -> str:
 _KINDS = {text: _kind(dtypes.from_onnx(number)) for number, text in _TEXT.items()}
 
 
-@dataclass(frozen=True)
-class _Input:
+class _Input(NamedTuple):
     name: str
     types: frozenset[str]
     kinds: frozenset[str]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -65,8 +64,7 @@ _FUNCTIONS: dict[str, tuple[Function, float | None, float | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """One of the operators: its kernel, gates and outputs, and the activations of a direction by default."""
 
     kernel: str
@@ -75,8 +73,7 @@ class Kind:
     activations: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """The inputs that every kind has, and the sizes and attributes that the node gives."""
 
     kind: Kind

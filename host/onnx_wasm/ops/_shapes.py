@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..context import Array, Context, Value
 
@@ -26,8 +26,7 @@ def broadcast_shape(cx: Context, *values: Value) -> Shape:
     return shape
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """How one operand is walked, in elements: along a row, from row to row, from group to group of rows."""
 
     step: int
@@ -35,8 +34,7 @@ class Operand:
     groups: Shape
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """An output as groups of ``mid`` rows of ``inner`` elements; the groups have dimensions ``dims``."""
 
     inner: int

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..context import Context, Value
 from ..dtypes import BF16, BOOL, F16, F32, I32, DType
@@ -19,8 +18,7 @@ DIRECT = 4
 _NARROW = (F16, BF16)
 
 
-@dataclass(frozen=True)
-class Heads:
+class Heads(NamedTuple):
     """A tensor seen as (batch, head, row, element): the elements of a row are contiguous, the steps count elements."""
 
     value: Value

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..context import Context, Record, Value
 from ..dtypes import F32, F64, I8
@@ -39,8 +38,7 @@ LINE_BYTES = 98304
 STRIP_BYTES = 32768
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """The spatial dimensions of a convolution, one tuple entry each."""
 
     input: tuple[int, ...]

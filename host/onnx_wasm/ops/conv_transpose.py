@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..context import Array, Context, Record, Value
 from ..dtypes import BF16, F16, F32
@@ -22,11 +22,10 @@ from .transpose import permute
 _COLUMN_BYTES = 16 << 20
 
 
-@dataclass(frozen=True)
-class Blocks:
+class Blocks(NamedTuple):
     """Where blocks lie on an image, one tuple entry for each spatial axis."""
 
-    count: tuple[int, ...]
+    blocks: tuple[int, ...]
     kernel: tuple[int, ...]
     output: tuple[int, ...]
     strides: tuple[int, ...]
@@ -63,7 +62,7 @@ def conv_transpose(
         x, w = cast(cx, x, F32), _constant_cast(cx, w)
         b = None if b is None else _constant_cast(cx, b)
     y = cx.out((batch, outputs, *g.output), x.dtype)
-    places, taps = math.prod(g.count), math.prod(g.kernel)
+    places, taps = math.prod(g.blocks), math.prod(g.kernel)
     per_image = outputs * taps * places * x.dtype.itemsize
     step = max(1, min(batch, _COLUMN_BYTES // per_image))
     weights = _transposed(cx, w, group)
@@ -147,7 +146,7 @@ def emit_col2im(cx: Context, columns: Value, y: Value, g: Blocks, bias: Value | 
     batch, channels = y.shape[:2]
     if y.dtype != F32 or len(g.output) > 3:
         short = y.dtype.short
-        axes = zip(g.count, g.kernel, g.output, g.strides, g.dilations, g.pads, strict=True)
+        axes = zip(g.blocks, g.kernel, g.output, g.strides, g.dilations, g.pads, strict=True)
         return cx.emit(
             f"col2im_{'i' + short[1:] if short[0] == 'u' else short}",
             units=batch * channels,
@@ -155,7 +154,7 @@ def emit_col2im(cx: Context, columns: Value, y: Value, g: Blocks, bias: Value | 
             y=y,
             bias=bias,
             channels=channels,
-            blocks=math.prod(g.count),
+            blocks=math.prod(g.blocks),
             taps=math.prod(g.kernel),
             places=math.prod(g.output),
             rank=len(g.output),
@@ -163,7 +162,7 @@ def emit_col2im(cx: Context, columns: Value, y: Value, g: Blocks, bias: Value | 
         )
     more = 3 - len(g.output)
     ones, zeros = (1,) * more, (0,) * more
-    n_d, n_h, n_w = ones + g.count
+    n_d, n_h, n_w = ones + g.blocks
     k_d, k_h, k_w = ones + g.kernel
     s_d, s_h, s_w = ones + g.strides
     q_d, q_h, q_w = ones + g.dilations

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..context import Array, Context, Value
 from ..dtypes import F64
@@ -16,8 +15,7 @@ from ._elementwise import FLOATS, require
 UNITS = 16
 
 
-@dataclass(frozen=True)
-class _Tables:
+class _Tables(NamedTuple):
     roots: Value
     chirp: Value | None
     filter: Value | None

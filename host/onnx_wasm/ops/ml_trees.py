@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _POSTS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-@dataclass(frozen=True)
-class Forest:
+class Forest(NamedTuple):
     """The tables that kernels_wat/trees.wat.j2 reads."""
 
     nodes: Value

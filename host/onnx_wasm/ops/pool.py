@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..context import Context, Value
 from ..dtypes import F32, F64, I8, I64, U8, DType
@@ -15,8 +14,7 @@ from ._widen import widened
 from .reduce import reduce_to
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One dimension of a pooling window's path."""
 
     size: int

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +50,7 @@ def normalize_axes(cx: Context, axes: Sequence[int], rank: int) -> tuple[int, ..
     return tuple(sorted(result))
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(NamedTuple):
     """Dimensions collapsed for the reduction kernels: (size, stride in elements), innermost first."""
 
     kept: list[tuple[int, int]]

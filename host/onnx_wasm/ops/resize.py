@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,8 +39,7 @@ _POLICIES = ("stretch", "not_larger", "not_smaller")
 _PLANE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(NamedTuple):
     """How outputs are placed on the input, and how they are computed from what lies there."""
 
     mode: int = 0
@@ -55,8 +53,7 @@ class Sampling:
     """Coordinates are of f64."""
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One axis that is resized."""
 
     axis: int
@@ -68,11 +65,10 @@ class Axis:
     roi: tuple[float, float] = (0.0, 1.0)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """What `resize_table` has made of an axis."""
 
-    index: Value
+    indices: Value
     weight: Value | None
     outside: Value | None
     taps: int
@@ -218,7 +214,7 @@ def _resize(cx: Context, x: Value, axes: Sequence[Axis], sampling: Sampling) -> 
         cx.fail(f"no interpolation of type {x.dtype}", UnsupportedModelError)
     # Weights of f64 made of coordinates of f32 add up to exactly 1, so that a surface of one integer stays one.
     wide = x.dtype is F64 or x.dtype.is_integer
-    y = _weighted(cx, cast(cx, x, F64 if wide else F32), changed, replace(sampling, precise=x.dtype is F64))
+    y = _weighted(cx, cast(cx, x, F64 if wide else F32), changed, sampling._replace(precise=x.dtype is F64))
     if sampling.mode == _MODES["cubic"] and x.dtype.short in INTEGERS and x.dtype.bits < 32:
         # Cubic sums leave the type's range, and a cast to these types would wrap.
         low, high = (
@@ -289,13 +285,13 @@ def _nearest(cx: Context, x: Value, axes: Sequence[Axis], sampling: Sampling) ->
         table = _table(cx, last, x.shape[last.axis], run, F32, sampling)
         outside[last.axis] = table
         index: Value | None = None
-        row_index: Value | None = table.index
+        row_index: Value | None = table.indices
         n_in, n_out, row_bytes, out_w = 1, 1, x.shape[last.axis] * run, last.size
         if row is not None:
             outside[row.axis] = row_table = _table(cx, row, x.shape[row.axis], row_bytes, F32, sampling)
-            index, n_in, n_out = row_table.index, x.shape[row.axis], row.size
+            index, n_in, n_out = row_table.indices, x.shape[row.axis], row.size
         elif run > size:
-            index, row_index, n_in, n_out, row_bytes, out_w = table.index, None, x.shape[last.axis], last.size, run, 1
+            index, row_index, n_in, n_out, row_bytes, out_w = table.indices, None, x.shape[last.axis], last.size, run, 1
         cx.emit(
             f"resize_nearest_b{size}",
             units=math.prod(shape) * size // (out_w * run),
@@ -342,9 +338,9 @@ def _weighted(cx: Context, x: Value, axes: Sequence[Axis], sampling: Sampling) -
                     units=planes,
                     x=x,
                     y=y,
-                    row_index=row_table.index,
+                    row_index=row_table.indices,
                     row_weight=row_table.weight,
-                    index=table.index,
+                    index=table.indices,
                     weight=table.weight,
                     scratch=cx.scratch(h * last.size * size),
                     row_taps=row_table.taps,
@@ -379,7 +375,7 @@ def _rows(cx: Context, x: Value, table: Table, a: Axis) -> Value:
         units=x.size // n,
         x=x,
         y=y,
-        index=table.index,
+        index=table.indices,
         weight=table.weight,
         taps=table.taps,
         padded=table.padded,
@@ -399,7 +395,7 @@ def _slabs(cx: Context, x: Value, table: Table, a: Axis) -> Value:
         units=math.prod(shape[: a.axis + 1]),
         x=x,
         y=y,
-        index=table.index,
+        index=table.indices,
         weight=table.weight,
         taps=table.taps,
         padded=table.padded,
