@@ -192,6 +192,9 @@ class Record:
     stream: tuple[str, int] | None = None
     """(argument, bytes a unit): unit u reads only bytes [u * b, (u + 1) * b) of that argument, so a
     weight can be packed piece by piece without ever lying in the heap unpacked."""
+    makes: tuple[str, int] | None = None
+    """(argument, bytes a unit): unit u writes bytes [u * b, (u + 1) * b) of that argument and nothing else, so a
+    constant that is only packed can be made piece by piece."""
     uniform: bool = False
     """Every unit writes the same, `CHUNK` elements of its output ``y``: a tensor of one value."""
     position: int = -1
@@ -328,9 +331,17 @@ class Context:
 
     # Work
 
-    def emit(self, kernel: str, *, units: int = 1, stream: tuple[str, int] | None = None, **args: Any) -> Record:
+    def emit(
+        self,
+        kernel: str,
+        *,
+        units: int = 1,
+        stream: tuple[str, int] | None = None,
+        makes: tuple[str, int] | None = None,
+        **args: Any,
+    ) -> Record:
         """Add a record. ``units`` is how many independent pieces of work the kernel can split it into."""
-        record = Record(kernel, units, args, self.node, stream)
+        record = Record(kernel, units, args, self.node, stream, makes)
         if self._recipe is not None:
             self._recipe.records.append(record)
         else:

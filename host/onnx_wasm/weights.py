@@ -6,7 +6,8 @@ guest, and a large one that is only packed is streamed through a small staging b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from .faults import fault_error, where
 from .heap import Runtime
 
 Array = NDArray[Any]
-STAGING_BYTES = 1 << 20
+# A piece of a streamed constant: this share of it, so that it counts for little in the peak, within these bounds.
+_SHARE = 32
+_LEAST, _MOST = 1 << 15, 1 << 20
+_MASK = 0xFFFFFFFF
 
 
 class Weights:
@@ -51,7 +55,8 @@ class Weights:
 
         Raises MemoryError, with nothing left behind that this call has made.
         """
-        roots = list(roots)
+        # The guests of large ones come and go while little else is there yet.
+        roots = sorted(roots, key=lambda r: -r.nbytes)
         before = set(self._blocks)
         self._wanted = set(roots)
         try:
@@ -94,17 +99,16 @@ class Weights:
         block = self._blocks.get(root) or self._guests.get(root)
         if block is not None:
             return block.address
-        if root.known is not None:
-            return self._copy(root, root.known)
-        if root.source is not None:
-            return self._copy(root, root.source.array())
+        held = _held(root)
+        if held is not None:
+            return self._copy(root, held())
         assert root.recipe is not None, root
         self._run(root.recipe)
         return self._materialise(root)
 
     def _copy(self, root: Value, array: Array) -> int:
         block = self._new(root)
-        self._write(block, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        self._write(block, array.reshape(-1).view(np.uint8))
         return block.address
 
     def _write(self, block: Block, data: NDArray[np.uint8]) -> None:
@@ -155,31 +159,65 @@ class Weights:
         root = value.root
         if value.offset or root in self._blocks or root in self._guests or root in self._wanted:
             return None
-        if root.nbytes <= STAGING_BYTES or (root.source is None and _fill(root) is None):
+        if root.nbytes <= _LEAST or (_held(root) is None and _producer(root) is None):
             return None
         return value
 
     def _stream(self, record: Record, value: Value, addresses: dict[Value, int]) -> None:
-        """Run a record over pieces of one argument, which come from the host, or are all the same."""
+        """Run a record over pieces of one argument."""
         assert record.stream is not None
-        per_unit = record.stream[1]
-        units = max(1, STAGING_BYTES // per_unit)
-        staging = self._runtime._allocate(units * per_unit, "weights", f"{self._owner} (staging)", self._owner)
-        try:
-            fill = _fill(value.root)
-            data = None if fill is not None else value.root.source.array()  # type: ignore[union-attr]
-            if fill is not None:
-                self._fill_staging(fill, staging)
+        per_unit, nbytes = record.stream[1], value.root.nbytes
+        units = max(1, min(_MOST, max(_LEAST, nbytes // _SHARE)) // per_unit)
+        guests = set(self._guests)
+        with ExitStack() as stack:
+            feed = self._feed(value.root, units * per_unit, stack)
             for begin in range(0, record.units, units):
                 end = min(begin + units, record.units)
-                if data is not None:
-                    piece = data.reshape(-1).view(np.uint8)[begin * per_unit : end * per_unit]
-                    self._runtime._bytes[staging.address : staging.address + piece.size] = piece
-                # The kernel adds begin * per_unit, modulo 2**32.
-                addresses[value] = (staging.address - begin * per_unit) & 0xFFFFFFFF
+                addresses[value] = feed(begin * per_unit, min(end * per_unit, nbytes))
                 self._run_at(record, addresses, begin, end)
-        finally:
-            self._free(staging)
+        for root in set(self._guests) - guests:
+            self._free(self._guests.pop(root))
+
+    def _feed(self, root: Value, most: int, stack: ExitStack) -> Callable[[int, int], int]:
+        """What brings bytes [begin, end) of a constant into a staging block, never more than ``most``: from the host,
+        or from the record that makes them. It answers where byte 0 of the constant would then be, modulo 2**32."""
+        producer = _producer(root)
+        unit = producer.makes[1] if producer is not None and producer.makes is not None else 0
+        # A piece need not begin and end where the producer's units do.
+        staging = self._runtime._allocate(most + 2 * unit, "weights", f"{self._owner} (staging)", self._owner)
+        stack.callback(self._free, staging)
+        if producer is None:
+            held = _held(root)
+            assert held is not None
+            data = held().reshape(-1).view(np.uint8)
+
+            def copied(begin: int, end: int) -> int:
+                self._runtime._bytes[staging.address : staging.address + end - begin] = data[begin:end]
+                return staging.address - begin & _MASK
+
+            return copied
+        if producer.makes is None:
+            self._fill_staging(producer, staging)
+            return lambda begin, _: staging.address - begin & _MASK
+        made, streamed = producer.args[producer.makes[0]], self._streamed(producer)
+        addresses = {
+            v: self._materialise(v.root) + v.offset for v in producer.values() if v is not made and v is not streamed
+        }
+        inner, size = None, 0
+        if streamed is not None:
+            assert producer.stream is not None
+            size = producer.stream[1]
+            inner = self._feed(streamed.root, (most // unit + 2) * size, stack)
+
+        def computed(begin: int, end: int) -> int:
+            first, last = begin // unit, min(-(-end // unit), producer.units)
+            addresses[made] = base = staging.address - first * unit & _MASK
+            if streamed is not None and inner is not None:
+                addresses[streamed] = inner(first * size, min(last * size, streamed.root.nbytes))
+            self._run_at(producer, addresses, first, last)
+            return base
+
+        return computed
 
     def _fill_staging(self, fill: Record, staging: Block) -> None:
         made: Value = fill.args["y"]
@@ -207,7 +245,19 @@ class Weights:
             self._free(block)
 
 
-def _fill(root: Value) -> Record | None:
-    """The record that makes all of a constant, if that is one value repeated."""
+def _held(root: Value) -> Callable[[], Array] | None:
+    """What gives the contents of a constant that the host holds."""
+    if root.known is not None:
+        known = root.known
+        return lambda: np.ascontiguousarray(known)
+    return root.source.array if root.source is not None else None
+
+
+def _producer(root: Value) -> Record | None:
+    """The one record that makes all of a constant, if it can make it piece by piece."""
     records = root.recipe.records if root.recipe is not None else []
-    return records[0] if len(records) == 1 and records[0].uniform and records[0].args["y"] is root else None
+    if len(records) != 1:
+        return None
+    record = records[0]
+    made = "y" if record.uniform else record.makes[0] if record.makes is not None else ""
+    return record if made and record.args[made] is root else None

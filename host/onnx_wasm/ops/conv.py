@@ -443,7 +443,10 @@ def _axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
 def _scaled_rows(cx: Context, w: Value, k: int, scale: Value) -> Value:
     def make() -> Value:
         scaled = cx.out(w.shape, F32)
-        cx.emit("scale_rows_f32", units=w.shape[0], stream=("src", k * 4), src=w, dst=scaled, scale=scale, k=k)
+        cx.emit(
+            "scale_rows_f32", units=w.shape[0], stream=("src", k * 4), makes=("dst", k * 4),
+            src=w, dst=scaled, scale=scale, k=k,
+        )  # fmt: skip
         return scaled
 
     return cx.derived("scale_rows", (w, scale), make)
