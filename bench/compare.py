@@ -137,6 +137,9 @@ def measure(model: Model, candidates: dict[str, list[str]], options: argparse.Na
                         save=folder,
                     )
                     outputs[name] = _read(loaded.pop("outputs"), Path(folder))
+                if options.memory:
+                    result["peers"][name] = {**loaded, "ms": [[loaded["first_ms"]]]}
+                    continue
                 # A JavaScript engine recompiles what is hot while it runs: warm up before counting.
                 last = peer.ask("run", times=3)["ms"][-1]
                 last = peer.ask("run", times=_fit(WARM_MS, last))["ms"][-1]
@@ -145,7 +148,7 @@ def measure(model: Model, candidates: dict[str, list[str]], options: argparse.Na
             except PeerError as error:
                 result["failed"][name] = str(error)
                 progress.line(f"{model.id}: {name} failed: {error}")
-        for turn in range(options.rounds):
+        for turn in range(0 if options.memory else options.rounds):
             for name in result["peers"]:
                 progress.show(f"{model.id}: round {turn + 1} of {options.rounds}, {name}")
                 result["peers"][name]["ms"].append(peers[name].ask("run", times=times[name])["ms"])
@@ -232,6 +235,7 @@ def parse() -> argparse.Namespace:
         help="folder with models/fetch_models.py, random_weights.py and inputs/",
     )
     parser.add_argument("--ortweb", type=Path, default=HERE / "ortweb", help="folder with node_modules/onnxruntime-web")
+    parser.add_argument("--memory", action="store_true", help="only the table of memory: one run, nothing timed")
     parser.add_argument("--json", type=Path, metavar="OUT", help="every single time, and the machine")
     options = parser.parse_args()
     if options.rounds < 1 or options.threads < 1:
@@ -266,13 +270,15 @@ def main() -> int:
         progress.line(f"{model.id}: done")
     names = list(versions)
     print(", ".join(f"{name}: {version}" for name, version in versions.items()))
-    print(f"{options.threads} thread(s), {options.rounds} rounds: medians, and the range of the middle 80 % of ratios")
-    if results:
+    if results and not options.memory:
+        print(
+            f"{options.threads} thread(s), {options.rounds} rounds: medians, and the range of the middle 80 % of ratios"
+        )
         print(f"\n{times_table(results, names)}\n\n{first_table(results, names)}")
-        if OURS in names or WEB in names:
-            print(f"\n{memory_table(results)}")
-        if text := summary(results):
-            print(f"\n{text}")
+    if results and (OURS in names or WEB in names):
+        print(f"\n{memory_table(results)}")
+    if not options.memory and (text := summary(results)):
+        print(f"\n{text}")
     if options.json:
         machine = {"platform": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
         document = {"versions": versions, "threads": options.threads, "machine": machine, "models": results}

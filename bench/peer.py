@@ -4,11 +4,14 @@
 
     {"do": "hello"}            -> {"version": ...}
     {"do": "load", "model", "inputs", "fetches", "threads", "save"}
-                               -> {"create_ms", "first_ms", "outputs": [{name, dtype, dims}]}
+                               -> {"create_ms", "first_ms", "created": {"linear", "peak"},
+                                   "outputs": [{name, dtype, dims}]}
     {"do": "run", "times": n}  -> {"ms": [...]}
-    {"do": "memory"}           -> {"linear": bytes, "peak": bytes}, either may be null
+    {"do": "memory"}           -> {"linear": bytes, "peak": bytes, "needed": bytes}, each may be null
 
-`save` is a folder that gets output i of the first run as raw elements in `i.bin`. A failure answers {"error": ...}.
+`created` is the memory after creation, feeds and all; `needed` are the bytes of weights, of feeds and outputs, and of
+the intermediate tensors that are alive at once. `save` is a folder that gets output i of the first run as raw elements
+in `i.bin`. A failure answers {"error": ...}.
 """
 
 from __future__ import annotations
@@ -51,11 +54,13 @@ class OnnxWasm:
             name: self.ort.Tensor(str(a.dtype), a, list(a.shape), runtime=self.runtime) for name, a in feeds.items()
         }
         self.fetches = fetches
+        self.fed_and_made = 0
 
     def run(self) -> Any:
         return self.session.run(self.feeds, self.fetches) if self.fetches else self.session.run(self.feeds)
 
     def arrays(self, result: Any) -> Arrays:
+        self.fed_and_made = sum(t.data.nbytes for t in (*self.feeds.values(), *result.values()))
         return {name: np.array(tensor.data).reshape(tensor.dims) for name, tensor in result.items()}
 
     def done(self, result: Any) -> None:
@@ -63,8 +68,9 @@ class OnnxWasm:
             tensor.dispose()
 
     def memory(self) -> dict[str, int | None]:
-        info = self.runtime.memory()
-        return {"linear": info.linear, "peak": info.peak}
+        info, plan = self.runtime.memory(), self.session.plan_info
+        needed = plan.weight_bytes + plan.lower_bound + self.fed_and_made if plan else None
+        return {"linear": info.linear, "peak": info.peak, "needed": needed}
 
 
 class Native:
@@ -93,7 +99,7 @@ class Native:
         pass
 
     def memory(self) -> dict[str, int | None]:
-        return {"linear": None, "peak": None}
+        return {"linear": None, "peak": None, "needed": None}
 
 
 ADAPTERS: dict[str, Callable[[], Adapter]] = {"onnx-wasm": OnnxWasm, "native": Native}
@@ -110,15 +116,18 @@ def load(adapter: Adapter, command: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     adapter.load(command["model"], feeds, command["fetches"], command["threads"])
     created = time.perf_counter()
-    result = adapter.run()
+    memory = adapter.memory()
     first = time.perf_counter()
+    result = adapter.run()
+    ran = time.perf_counter()
     outputs = adapter.arrays(result)
     adapter.done(result)
     for index, array in enumerate(outputs.values()):
         np.ascontiguousarray(array).tofile(Path(command["save"]) / f"{index}.bin")
     return {
         "create_ms": (created - start) * 1e3,
-        "first_ms": (first - created) * 1e3,
+        "first_ms": (ran - first) * 1e3,
+        "created": memory,
         "outputs": [{"name": n, "dtype": str(a.dtype), "dims": list(a.shape)} for n, a in outputs.items()],
     }
 

@@ -62,19 +62,21 @@ def first_table(results: list[Json], names: list[str]) -> str:
 
 
 def memory_table(results: list[Json]) -> str:
-    rows = [["MiB", "ours peak", "ours linear", "ort-web linear", "peak/ort-web", "linear/ort-web"]]
-    ratios: list[list[float]] = [[], []]
+    head = ["created ours", "created ort-web", "ours", "ort-web", "ours/ort-web", "peak", "peak/ort-web", "peak/needed"]
+    rows = [["MiB", *head]]
+    ratios: list[list[float]] = [[], [], []]
     for r in results:
         ours, web = r["peers"].get(OURS, {}), r["peers"].get(WEB, {})
-        whole = web.get("linear")
-        parts = [ours.get("peak"), ours.get("linear")]
-        for part, found in zip(parts, ratios, strict=True):
-            found += [part / whole] if part and whole else []
-        shares = [f"{part / whole:.2f}" if part and whole else "-" for part in parts]
-        rows.append([r["id"], *(mib(part) for part in parts), mib(whole), *shares])
+        created = [peer.get("created", {}).get("linear") for peer in (ours, web)]
+        linear, whole, peak, needed = ours.get("linear"), web.get("linear"), ours.get("peak"), ours.get("needed")
+        shares = [part / of if part and of else None for part, of in ((linear, whole), (peak, whole), (peak, needed))]
+        for share, found in zip(shares, ratios, strict=True):
+            found += [] if share is None else [share]
+        first, *others = ("-" if share is None else f"{share:.2f}" for share in shares)
+        rows.append([r["id"], *(mib(part) for part in (*created, linear, whole)), first, mib(peak), *others])
     if len(results) > 1:
-        means = [f"{statistics.geometric_mean(found):.2f}" if found else "-" for found in ratios]
-        rows.append(["geometric mean", "", "", "", *means])
+        first, *others = (f"{statistics.geometric_mean(found):.2f}" if found else "-" for found in ratios)
+        rows.append(["geometric mean", "", "", "", "", first, "", *others])
     return table(rows)
 
 

@@ -59,13 +59,15 @@ async function load(command) {
   const start = performance.now();
   session = await ort.InferenceSession.create(model, { executionProviders: ['wasm'], logSeverityLevel: 4 });
   const created = performance.now();
-  const result = await run();
+  const held = memory();
   const first = performance.now();
+  const result = await run();
+  const ran = performance.now();
   const outputs = Object.entries(result).map(([name, tensor], index) => {
     fs.writeFileSync(path.join(command.save, `${index}.bin`), tensor.data);
     return { name, dtype: tensor.type, dims: tensor.dims };
   });
-  return { create_ms: created - start, first_ms: first - created, outputs };
+  return { create_ms: created - start, first_ms: ran - first, created: held, outputs };
 }
 
 async function runs({ times }) {
@@ -80,7 +82,7 @@ async function runs({ times }) {
 
 function memory() {
   const linear = memories.reduce((sum, m) => sum + m.buffer.byteLength, 0);
-  return { linear: linear || null, peak: null };
+  return { linear: linear || null, peak: null, needed: null };
 }
 
 const commands = { hello, load, run: runs, memory };
