@@ -76,6 +76,7 @@ class Value:
         "reuse",
         "root",
         "shape",
+        "size",
         "source",
         "stride",
         "uses",
@@ -83,6 +84,8 @@ class Value:
 
     def __init__(self, shape: Sequence[int], dtype: DType, *, name: str = "", const: bool = False) -> None:
         self.shape: tuple[int, ...] = tuple(shape)
+        self.size = math.prod(self.shape)
+        """Number of elements."""
         self.dtype = dtype
         self.name = name
         self.const = const
@@ -109,11 +112,6 @@ class Value:
     @property
     def rank(self) -> int:
         return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import ml_dtypes
 import numpy as np
@@ -34,15 +35,15 @@ class DType:
         assert self.bits >= 8, self.name
         return self.bits // 8
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.short[0] in "fb" and self.short != "bool"
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         return self.short[0] in "iu"
 
-    @property
+    @cached_property
     def is_signed(self) -> bool:
         return self.short[0] != "u" and self.short != "bool"
 

@@ -61,11 +61,12 @@ class _Scope:
         item = self.items.get(name)
         if item is not None:
             return item
+        value = self.prepared.weights.get(name)
+        if value is not None:
+            return value
         graph = self.prepared.graph
         if name in graph.initializers:
-            value = self.prepared.weights.get(name)
-            if value is None:
-                value = self.prepared.weights[name] = _weight(graph.initializers[name])
+            value = self.prepared.weights[name] = _weight(graph.initializers[name])
             return value
         if self.parent is None:
             raise InvalidModelError(f"{graph.where}: {name!r} is not computed before it is used")
@@ -134,6 +135,8 @@ class Lowering:
         nodes, last = needed(prepared, fetches)
         self._scopes.append(scope)
         for node in nodes:
+            if node.index in prepared.settled:
+                continue
             yield from self._node(scope, node)
             for name in last.get(node.index, ()):
                 scope.items.pop(name, None)
@@ -147,17 +150,14 @@ class Lowering:
         args = [scope.find(i) if i else None for i in node.inputs]
         scope.args, scope.keep = args, ()
         form = scope.prepared.forms[node.index]
-        if form is not None and form.name not in _PASSING:
+        if form is not None and form.name not in _PASSING and any(isinstance(a, HostView) for a in args):
             for at, item in enumerate(args):
                 if isinstance(item, HostView):
                     args[at] = yield from self._look(scope, node.inputs[at], item)
         if form is None or (node.domain, node.op_type) in graph.functions:
             results = yield from self._expand(scope, node, args)
         else:
-            _check_call(cx, form, args)
-            wrong = misfit(node.op_type, cx.opset, args) if scope.checked and not node.domain else None
-            if wrong is not None:
-                cx.fail(wrong, InvalidModelError)
+            self._fits(scope, node, form, args)
             folded = self._fold(form, args)
             if folded is not None:
                 results = folded
@@ -170,12 +170,32 @@ class Lowering:
         scope.args, scope.keep = (), ()
         self._bind(scope, node, results)
 
+    def _fits(self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]) -> None:
+        """Refuse inputs and attributes that the operator does not take; each combination is looked at once."""
+        cx = self.context
+        kinds = (node.index, scope.checked, *[a.dtype if isinstance(a, Value) else type(a) for a in args])
+        if kinds in scope.prepared.fitting:
+            return
+        _check_call(cx, form, args)
+        wrong = misfit(node.op_type, cx.opset, args) if scope.checked and not node.domain else None
+        if wrong is not None:
+            cx.fail(wrong, InvalidModelError)
+        scope.prepared.fitting.add(kinds)
+
     def _fold(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
         """Shape arithmetic on the host, if that is all that the node does."""
-        given = [a for a in args if a is not None]
-        if form.fold is None or not all(isinstance(a, Value) and _is_foldable(a) for a in given):
+        if form.fold is None:
             return None
-        arrays = [a.known if isinstance(a, Value) else None for a in args]
+        arrays: list[Array | None] = []
+        const = True
+        for item in args:
+            if item is None:
+                arrays.append(None)
+            elif isinstance(item, Value) and item.known is not None and _is_foldable(item):
+                arrays.append(item.known)
+                const = const and item.const
+            else:
+                return None
         try:
             folded = form.fold(*arrays, **self.context.node.attributes)
         except _MISTAKES:
@@ -185,7 +205,7 @@ class Lowering:
             return None
         values = [self.context.known(_array(r)) for r in (folded if isinstance(folded, tuple) else (folded,))]
         for value in values:
-            value.const = all(isinstance(a, Value) and a.const for a in given)
+            value.const = const
         return list(values)
 
     def _look(self, scope: _Scope, name: str, view: HostView) -> Asking:
@@ -223,22 +243,19 @@ class Lowering:
         self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]
     ) -> Generator[Value, Array, list[Item | None]]:
         cx = self.context
-        sources = [a for a in args if isinstance(a, Value)]
-        const = (
-            form.pure
-            and len(sources) == sum(a is not None for a in args)
-            and all(a.const for a in sources)
-            and not any(True for _ in node.subgraphs())
-        )
-        if const:
-            made: list[Item | None] = cx.derived(node, sources, lambda: self._finish(form, args))
-            for value in made:
-                if isinstance(value, Value):
+        if form.pure and not node.nests:
+            if all(a is None or (isinstance(a, Value) and a.const) for a in args):
+                sources = [a for a in args if isinstance(a, Value)]
+                made: list[Item | None] = cx.derived(node, sources, lambda: self._finish(form, args))
+                values = [v for v in made if isinstance(v, Value)]
+                for value in values:
                     value.const = True
-            return made
-        small = self._at_once(node, form, args)
-        if small is not None:
-            return small
+                if len(values) == sum(v is not None for v in made):
+                    scope.prepared.settle(node, made)
+                return made
+            small = self._at_once(form, args)
+            if small is not None:
+                return small
         while True:
             mark = len(cx.records)
             try:
@@ -250,14 +267,15 @@ class Lowering:
                 cx.observed[error.value] = yield error.value
                 cx.node = node
 
-    def _at_once(self, node: Node, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
+    def _at_once(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
         """Shape arithmetic that is not for the host, such as lengths as floats: small results of known values, computed
         by the kernels now, and known from then on."""
         evaluate = self._evaluate
-        if evaluate is None or not form.pure or any(node.subgraphs()):
+        if evaluate is None:
             return None
-        if not all(a is None or _is_small_known(a) for a in args):
-            return None
+        for item in args:
+            if item is not None and not _is_small_known(item):
+                return None
         made = self.context.aside(lambda: self._finish(form, args))
         if not all(v is None or (isinstance(v, Value) and v.size <= MAX_AT_ONCE and v.dtype.bits >= 8) for v in made):
             return None
@@ -377,18 +395,21 @@ class Lowering:
     def _bind(self, scope: _Scope, node: Node, results: Sequence[Item | None]) -> None:
         cx = self.context
         uses = scope.prepared.uses
-        missing = [o for i, o in enumerate(node.outputs) if uses[o] and (i >= len(results) or results[i] is None)]
-        if missing:
-            cx.fail(f"outputs {missing} are not supported", UnsupportedModelError)
-        for name, item in zip(node.outputs, results, strict=False):
-            if not name or item is None or not uses[name]:
+        for i, name in enumerate(node.outputs):
+            count = uses[name] if name else 0
+            if not count:
                 continue
+            item = results[i] if i < len(results) else None
+            if item is None:
+                missing = [o for i, o in enumerate(node.outputs) if uses[o] and results[i : i + 1] in ([], [None])]
+                cx.fail(f"outputs {missing} are not supported", UnsupportedModelError)
             if isinstance(item, Value):
                 if item.name and not item.const:
                     item = cx.alias(item, item.shape)
                 item.name = item.name or name
-                item.uses = uses[name]
-                item.ready = len(cx.records)
+                item.uses = count
+                # A constant is there before the tape runs.
+                item.ready = 0 if item.const else len(cx.records)
             scope.items[name] = item
 
 

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -48,6 +49,11 @@ class Node:
             for inner in value if isinstance(value, tuple) else (value,):
                 if isinstance(inner, Graph):
                     yield inner
+
+    @cached_property
+    def nests(self) -> bool:
+        """Whether there are graphs among its attributes."""
+        return any(True for _ in self.subgraphs())
 
     def __str__(self) -> str:
         domain = f"{self.domain}::" if self.domain else ""

@@ -102,14 +102,15 @@ class Planner:
         records = lowering.context.records[start:]
         end = self._position = start + len(records)
         known = set(self._buffers)
-        self._lifetimes(records, start, outputs)
+        values = [r.values() for r in records]
+        self._lifetimes(values, start, outputs)
         for root in alive:
             if root in self._buffers:
                 self._buffers[root].last = FOREVER
         for root in outputs:
             self._buffers[root].last = FOREVER
         fresh = {r: b for r, b in self._buffers.items() if r not in known}
-        _merge_in_place(records, start, self._buffers, fresh)
+        _merge_in_place(values, start, self._buffers, fresh)
         made = {id(self._buffers[r]): self._buffers[r] for r in fresh}
         new = sorted((b for b in made.values() if b.place in (Place.ARENA, Place.OUTPUT)), key=lambda b: b.first)
         pinned = [b for b in self._pinned if b.last >= start]
@@ -147,19 +148,19 @@ class Planner:
         taken.add(root)
         return value
 
-    def _lifetimes(self, records: list[Record], start: int, outputs: set[Value]) -> None:
+    def _lifetimes(self, records: Sequence[Sequence[Value]], start: int, outputs: set[Value]) -> None:
         """Create and extend buffers by what the records refer to."""
         buffers = self._buffers
         for buffer in self._pinned:
             buffer.last = start - 1
-        for position, record in enumerate(records, start):
-            for value in record.values():
+        for position, values in enumerate(records, start):
+            for value in values:
                 root = value.root
                 found = buffers.get(root)
                 if found is None:
                     buffers[root] = Buffer(root.nbytes, position, position, self._place_of(root, outputs), [root])
-                else:
-                    found.last = max(found.last, position)
+                elif found.last < position:
+                    found.last = position
         for root in outputs:
             # One that no record writes is empty.
             if root not in buffers:
@@ -182,15 +183,15 @@ def _values(item: Item) -> tuple[Value, ...]:
 
 
 def _merge_in_place(
-    records: list[Record], start: int, buffers: dict[Value, Buffer], fresh: dict[Value, Buffer]
+    records: Sequence[Sequence[Value]], start: int, buffers: dict[Value, Buffer], fresh: dict[Value, Buffer]
 ) -> None:
     """Let outputs take over the memory of inputs that their record is the last to read; only within the segment."""
-    for position, record in enumerate(records, start):
-        for made in record.values():
+    for position, values in enumerate(records, start):
+        for made in values:
             if not made.reuse or made not in fresh or buffers[made].first != position:
                 continue
             for given in made.reuse:
-                if given.root in fresh and _can_take_over(record, made, given, buffers, position):
+                if given.root in fresh and _can_take_over(values, made, given, buffers, position):
                     old, new = buffers[given.root], buffers[made]
                     new.first = old.first
                     new.values += old.values
@@ -199,7 +200,9 @@ def _merge_in_place(
                     break
 
 
-def _can_take_over(record: Record, made: Value, given: Value, buffers: dict[Value, Buffer], position: int) -> bool:
+def _can_take_over(
+    values: Sequence[Value], made: Value, given: Value, buffers: dict[Value, Buffer], position: int
+) -> bool:
     root = given.root
     old, new = buffers.get(root), buffers[made]
     return (
@@ -210,9 +213,9 @@ def _can_take_over(record: Record, made: Value, given: Value, buffers: dict[Valu
         and given.offset == 0
         and given.nbytes == root.nbytes == made.nbytes == old.nbytes
         # Another output of the record may have taken it over already.
-        and not any(v.root is not root and buffers.get(v.root) is old for v in record.values())
+        and not any(v.root is not root and buffers.get(v.root) is old for v in values)
         # Another view of the same memory among the arguments would be overwritten before it is read.
-        and all(v.offset == 0 and v.shape == given.shape for v in record.values() if buffers.get(v.root) is old)
+        and all(v.offset == 0 and v.shape == given.shape for v in values if buffers.get(v.root) is old)
     )
 
 

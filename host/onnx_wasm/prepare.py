@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import ops, registry
-from .context import Value
+from .context import Item, Value
 from .errors import InvalidModelError, UnsupportedModelError
 from .functions import check_opset, has_body
 from .model import Graph, Initializer, Node, function_graph
@@ -25,7 +25,25 @@ class Prepared:
     """By the nodes' indices; None for one that is expanded into its function's body."""
     uses: Mapping[str, int]
     weights: dict[str, Value] = field(default_factory=dict)
+    """Of initializers, and of the outputs of settled nodes."""
+    settled: set[int] = field(default_factory=set)
+    """Nodes whose outputs depend on this graph's initializers alone: what the first lowering made of them holds."""
+    fitting: set[tuple[Any, ...]] = field(default_factory=set)
+    """Nodes and the kinds of their inputs that have passed the checks."""
     needed: dict[tuple[str, ...], tuple[list[Node], dict[int, list[str]]]] = field(default_factory=dict)
+
+    def settle(self, node: Node, results: Sequence[Item | None]) -> None:
+        """Keep the constant results of a node for all lowerings, if it reads nothing from outside this graph."""
+        graph = self.graph
+        for name in node.inputs:
+            if name and name not in self.weights:
+                return
+            if name in graph.overridable:
+                return
+        self.settled.add(node.index)
+        for name, item in zip(node.outputs, results, strict=False):
+            if name and isinstance(item, Value):
+                self.weights[name] = item
 
 
 @dataclass(eq=False)

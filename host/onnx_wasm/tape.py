@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,15 +84,24 @@ class Tape:
     """The words that hold the blocks of its `tape_malloc` records."""
 
 
+class _Layout(NamedTuple):
+    """Where a kernel's record has its arguments."""
+
+    fixed: struct.Struct
+    """All but the lists of words, which follow."""
+    arguments: tuple[tuple[str, str, int], ...]
+    """(name, type, word from the record's start) of each."""
+    names: Set[str]
+
+
 @cache
-def _layout(kinds: tuple[str, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
-    """The fixed part of a record, and the word of each argument from the record's start."""
-    codes = [_CODES[k] for k in kinds]
-    at, words = 2, []
-    for code in codes:
-        words.append(at)
-        at += struct.calcsize("<" + code) // 4
-    return struct.Struct("<" + "".join(codes)), tuple(words)
+def _layout(kinds: tuple[tuple[str, str], ...]) -> _Layout:
+    at, arguments = 2, []
+    for name, kind in kinds:
+        arguments.append((name, kind, at))
+        at += struct.calcsize("<" + _CODES[kind]) // 4
+    codes = "".join(_CODES[kind] for _, kind in kinds)
+    return _Layout(struct.Struct("<" + codes), tuple(arguments), dict(kinds).keys())
 
 
 def encode(
@@ -118,9 +127,7 @@ def encode_record(
 ) -> bytes:
     """One record whose addresses are all known."""
     kernel, kinds = signature
-    layout, _ = _layout(tuple(kinds.values()))
-    fixed, tail = _arguments(record, kinds, address)
-    body = layout.pack(*fixed) + tail
+    body = _arguments(record, _layout(tuple(kinds.items())), lambda value, _: address(value))
     if shared and _is_worth_sharing(record):
         kernel |= _SHARED
     return HEADER.pack(kernel, _length(record, body), record.units) + body
@@ -152,33 +159,38 @@ def _i32(record: Record, name: str, value: int) -> int:
     return value & 0xFFFFFFFF
 
 
-def _arguments(record: Record, kinds: dict[str, str], address: Callable[[Value], int]) -> tuple[list[Any], bytes]:
+def _arguments(record: Record, layout: _Layout, address: Callable[[Value, int], int]) -> bytes:
+    """A record without its header; ``address`` answers for a value and the word that it is for."""
     args = record.args
     if not 0 <= record.units <= MAX_WORD:
         raise ShapeError(f"{record.node}: {record.units} units of work; the limit is {MAX_WORD:,}")
-    if args.keys() != kinds.keys():
-        raise AssertionError(f"{record.kernel} takes {list(kinds)}, {record.node} gives {list(args)}")
+    if args.keys() != layout.names:
+        raise AssertionError(f"{record.kernel} takes {list(layout.names)}, {record.node} gives {list(args)}")
     fixed: list[Any] = []
     tail = b""
-    base = HEADER.size + _layout(tuple(kinds.values()))[0].size
-    for name, kind in kinds.items():
+    base = HEADER.size + layout.fixed.size
+    for name, kind, word in layout.arguments:
         value = args[name]
-        if isinstance(value, Value) and (value.stride is None) is (kind == "scratch"):
-            raise AssertionError(f"{record.node}: {record.kernel} and its op differ over whose memory {name} is")
-        if kind == "ptr":
-            fixed.append(0 if value is None else address(value) if isinstance(value, Value) else value)
-        elif kind == "scratch":
-            fixed += (0, 0) if value is None else (address(value), value.stride)
+        if isinstance(value, Value):
+            if (value.stride is None) is (kind == "scratch"):
+                raise AssertionError(f"{record.node}: {record.kernel} and its op differ over whose memory {name} is")
+            fixed.append(address(value, word))
+            if kind == "scratch":
+                fixed.append(value.stride)
+        elif kind == "i32":
+            fixed.append(_i32(record, name, value))
         elif kind == "words":
             fixed.append(base + len(tail))
             tail += struct.pack(f"<{len(value)}I", *[_i32(record, name, v) for v in value])
-        elif kind == "i32":
-            fixed.append(_i32(record, name, value))
+        elif kind == "ptr":
+            fixed.append(0 if value is None else value)
+        elif kind == "scratch":
+            fixed += (0, 0)
         elif kind == "i64" and not -(1 << 63) <= value < 1 << 63:
             raise ShapeError(f"{record.node}: {name} is {value}, beyond 64 bits")
         else:
             fixed.append(value)
-    return fixed, tail
+    return layout.fixed.pack(*fixed) + tail
 
 
 class _Encoder:
@@ -215,7 +227,9 @@ class _Encoder:
                 if buffer.last < FOREVER:
                     by_last.setdefault(buffer.last, []).append(buffer)
         # A record that patches words is as long as its list of them, so they are counted first.
-        patches = Counter(plan.buffers[v.root] for record in plan.records for v in record.values())
+        patching = {*(b for made in by_first.values() for b in made), *self.earlier}
+        roots = [v.root for record in plan.records for v in record.values()] if patching else []
+        patches = Counter(b for r in roots if (b := plan.buffers[r]) in patching)
         for buffer in plan.freed:
             if buffer in self.earlier:
                 by_last.setdefault(max(buffer.last, plan.start - 1), []).append(buffer)
@@ -257,30 +271,27 @@ class _Encoder:
         if signature is None:
             raise no_kernel(record)
         kernel, kinds = signature
-        layout, places = _layout(tuple(kinds.values()))
-        fixed, tail = _arguments(record, kinds, lambda value: 0)
-        for place, name in zip(places, kinds, strict=True):
-            value = record.args[name]
-            if isinstance(value, Value):
-                self._refer(self.at + place, value)
+        body = _arguments(record, _layout(tuple(kinds.items())), self._refer)
         if self.shared and _is_worth_sharing(record):
             kernel |= _SHARED
-        self._append(record, kernel, record.units, layout.pack(*fixed) + tail)
+        self._append(record, kernel, record.units, body)
 
-    def _refer(self, word: int, value: Value) -> None:
-        buffer = self.plan.buffers[value.root]
-        if buffer.place is Place.INPUT:
-            self.inputs.setdefault(value.root.name, []).append((word, value.offset))
-        elif buffer.place is Place.WEIGHT:
-            self.weights.append((word, value.root, value.offset))
-        elif buffer.place is Place.KNOWN:
-            self.known.append((word, value.root, value.offset))
-        elif buffer.nbytes == 0:
-            pass
-        elif buffer.place is Place.ARENA and self.planned:
+    def _refer(self, value: Value, place: int) -> int:
+        """Enter that a word of the record in hand is the address of a value; 0 stands there until it is known."""
+        word, root = self.at + place, value.root
+        buffer = self.plan.buffers[root]
+        kind = buffer.place
+        if kind is Place.ARENA and self.planned and buffer.nbytes:
             self.arena.append((word, buffer.offset + value.offset))
-        else:
+        elif kind is Place.WEIGHT:
+            self.weights.append((word, root, value.offset))
+        elif kind is Place.INPUT:
+            self.inputs.setdefault(root.name, []).append((word, value.offset))
+        elif kind is Place.KNOWN:
+            self.known.append((word, root, value.offset))
+        elif buffer.nbytes:
             (self.allocations.get(buffer) or self.bound[buffer]).patches.append((word, value.offset))
+        return 0
 
     def _append(self, record: Record | None, kernel: int, units: int, body: bytes) -> None:
         length = _length(record, body)

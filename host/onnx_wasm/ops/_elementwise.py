@@ -61,7 +61,7 @@ def broadcast(
     y = cx.out(shape, dtype, reuse=[v for v in values if v.shape == shape and v.dtype.bits == dtype.bits])
     if not y.size:
         return y, None
-    walk = rows([v.shape for v in values], shape, y.size)
+    walk = rows(tuple(v.shape for v in values), shape, y.size)
     walked = list(zip(values, walk.operands, strict=True))
     if swaps and walk.operands[0].step < walk.operands[1].step:
         walked.reverse()

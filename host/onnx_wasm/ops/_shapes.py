@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..context import Array, Context, Value
@@ -46,7 +46,8 @@ class Rows(NamedTuple):
 _FLAT, _FIXED = Operand(1, 0, ()), Operand(0, 0, ())
 
 
-def rows(shapes: Sequence[Shape], out: Shape, size: int) -> Rows:
+@lru_cache(256)
+def rows(shapes: tuple[Shape, ...], out: Shape, size: int) -> Rows:
     """Walk operands of these shapes over the ``size`` elements of ``out``, in the fewest dimensions."""
     if all(s == out for s in shapes):
         return Rows(size, 1, (), (_FLAT,) * len(shapes))
