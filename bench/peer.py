@@ -7,6 +7,8 @@
                                -> {"create_ms", "first_ms", "created": {"linear", "peak"},
                                    "outputs": [{name, dtype, dims}]}
     {"do": "run", "times": n}  -> {"ms": [...]}
+    {"do": "lengths", "axis": a, "sizes": [...]}
+                               -> {"ms": [...]}, of a new session, fed the first n elements along that axis
     {"do": "memory"}           -> {"linear": bytes, "peak": bytes, "needed": bytes}, each may be null
 
 `created` is the memory after creation, feeds and all; `needed` are the bytes of weights, of feeds and outputs, and of
@@ -33,6 +35,8 @@ class Adapter(Protocol):
     version: str
 
     def load(self, model: str, feeds: Arrays, fetches: list[str] | None, threads: int) -> None: ...
+    def again(self) -> None: ...
+    def feed(self, feeds: Arrays) -> None: ...
     def run(self) -> Any: ...
     def arrays(self, result: Any) -> Arrays: ...
     def done(self, result: Any) -> None: ...
@@ -49,12 +53,19 @@ class OnnxWasm:
 
     def load(self, model: str, feeds: Arrays, fetches: list[str] | None, threads: int) -> None:
         self.runtime = self.ort.Runtime(**({"threads": threads} if threads > 1 else {}))
+        self.model, self.fetches = model, fetches
         self.session = self.create(model, runtime=self.runtime)
+        self.feed(feeds)
+        self.fed_and_made = 0
+
+    def again(self) -> None:
+        self.session.dispose()
+        self.session = self.create(self.model, runtime=self.runtime)
+
+    def feed(self, feeds: Arrays) -> None:
         self.feeds = {
             name: self.ort.Tensor(str(a.dtype), a, list(a.shape), runtime=self.runtime) for name, a in feeds.items()
         }
-        self.fetches = fetches
-        self.fed_and_made = 0
 
     def run(self) -> Any:
         return self.session.run(self.feeds, self.fetches) if self.fetches else self.session.run(self.feeds)
@@ -85,9 +96,16 @@ class Native:
         options = self.ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        self.session = self.ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self.feeds = feeds
+        self.model, self.options = model, options
+        self.again()
+        self.feed(feeds)
         self.fetches = fetches or [output.name for output in self.session.get_outputs()]
+
+    def again(self) -> None:
+        self.session = self.ort.InferenceSession(self.model, self.options, providers=["CPUExecutionProvider"])
+
+    def feed(self, feeds: Arrays) -> None:
+        self.feeds = feeds
 
     def run(self) -> Any:
         return self.session.run(self.fetches, self.feeds)
@@ -111,8 +129,7 @@ def timed(adapter: Adapter) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
-def load(adapter: Adapter, command: dict[str, Any]) -> dict[str, Any]:
-    feeds = {v["name"]: np.fromfile(v["file"], v["dtype"]).reshape(v["dims"]) for v in command["inputs"]}
+def load(adapter: Adapter, command: dict[str, Any], feeds: Arrays) -> dict[str, Any]:
     start = time.perf_counter()
     adapter.load(command["model"], feeds, command["fetches"], command["threads"])
     created = time.perf_counter()
@@ -132,8 +149,19 @@ def load(adapter: Adapter, command: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def lengths(adapter: Adapter, feeds: Arrays, axis: int, sizes: list[int]) -> dict[str, Any]:
+    adapter.again()
+    ms = []
+    for n in sizes:
+        adapter.feed({name: np.ascontiguousarray(a.take(range(n), axis)) for name, a in feeds.items()})
+        ms.append(timed(adapter))
+    adapter.feed(feeds)
+    return {"ms": ms}
+
+
 def main() -> None:
     adapter: Adapter | None = None
+    feeds: Arrays = {}
     for line in sys.stdin:
         command = json.loads(line)
         reply: dict[str, Any]
@@ -144,7 +172,12 @@ def main() -> None:
                 case "hello":
                     reply = {"version": adapter.version}
                 case "load":
-                    reply = load(adapter, command)
+                    feeds = {
+                        v["name"]: np.fromfile(v["file"], v["dtype"]).reshape(v["dims"]) for v in command["inputs"]
+                    }
+                    reply = load(adapter, command, feeds)
+                case "lengths":
+                    reply = lengths(adapter, feeds, command["axis"], command["sizes"])
                 case "run":
                     reply = {"ms": [timed(adapter) for _ in range(command["times"])]}
                 case "memory":

@@ -32,7 +32,7 @@ const ARRAYS = {
 
 const folder = path.resolve(process.argv[2] ?? path.dirname(fileURLToPath(import.meta.url)));
 const library = path.join(folder, 'node_modules/onnxruntime-web');
-let ort, session, feeds, fetches;
+let ort, model, session, feeds, fetches;
 
 async function hello() {
   if (!fs.existsSync(library)) throw new Error(`not installed: npm ci --prefix ${folder}`);
@@ -49,15 +49,17 @@ function readTensor({ name, dtype, dims, file }) {
 
 const run = () => (fetches ? session.run(feeds, fetches) : session.run(feeds));
 
+const create = () => ort.InferenceSession.create(model, { executionProviders: ['wasm'], logSeverityLevel: 4 });
+
 async function load(command) {
   await hello();
   ort.env.wasm.numThreads = command.threads;
   ort.env.logLevel = 'fatal';
   feeds = Object.fromEntries(command.inputs.map(readTensor));
   fetches = command.fetches;
-  const model = new Uint8Array(fs.readFileSync(command.model));
+  model = new Uint8Array(fs.readFileSync(command.model));
   const start = performance.now();
-  session = await ort.InferenceSession.create(model, { executionProviders: ['wasm'], logSeverityLevel: 4 });
+  session = await create();
   const created = performance.now();
   const held = memory();
   const first = performance.now();
@@ -80,12 +82,37 @@ async function runs({ times }) {
   return { ms };
 }
 
+// The first n elements along an axis.
+function part(tensor, axis, n) {
+  const inner = tensor.dims.slice(axis + 1).reduce((a, b) => a * b, 1);
+  const outer = tensor.dims.slice(0, axis).reduce((a, b) => a * b, 1);
+  const elements = new tensor.data.constructor(outer * n * inner);
+  for (let i = 0; i < outer; i++) {
+    const from = i * tensor.dims[axis] * inner;
+    elements.set(tensor.data.subarray(from, from + n * inner), i * n * inner);
+  }
+  return new ort.Tensor(tensor.type, elements, tensor.dims.with(axis, n));
+}
+
+async function lengths({ axis, sizes }) {
+  await session.release();
+  session = await create();
+  const whole = feeds;
+  const ms = [];
+  for (const n of sizes) {
+    feeds = Object.fromEntries(Object.entries(whole).map(([name, tensor]) => [name, part(tensor, axis, n)]));
+    ms.push(...(await runs({ times: 1 })).ms);
+  }
+  feeds = whole;
+  return { ms };
+}
+
 function memory() {
   const linear = memories.reduce((sum, m) => sum + m.buffer.byteLength, 0);
   return { linear: linear || null, peak: null, needed: null };
 }
 
-const commands = { hello, load, run: runs, memory };
+const commands = { hello, load, run: runs, lengths, memory };
 for await (const line of readline.createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
   let reply;
