@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import heap_layout as layout
-from .blocks import call_site
+from .blocks import Block, call_site
 from .debug_heap import DebugHeap, padded
 from .engine import PAGE, Instance
 from .heap_events import EventKind, HeapEvent
@@ -92,17 +92,17 @@ class Allocator:
 
     # Calls
 
-    def take(self, nbytes: int, tag: str, owner: str, session: str = "", node: str = "") -> int:
-        """A 64-aligned block as ORT allocates a tensor, or 0."""
+    def take(self, nbytes: int, tag: str, owner: str, session: str = "", node: str = "", site: str = "") -> int:
+        """A 64-aligned block as ORT allocates a tensor, or 0. ``site`` is where it was asked for, if known already."""
         if not self.watched:
             return self._aligned_new(TENSOR_ALIGNMENT, nbytes) if nbytes < 1 << 32 else 0
-        return self._take_watched(TENSOR, nbytes, tag=tag, owner=owner, session=session, node=node)
+        return self._take_watched(TENSOR, nbytes, tag=tag, owner=owner, session=session, node=node, site=site)
 
     def malloc(self, nbytes: int, tag: str, owner: str) -> int:
         """A block as C's malloc gives it, or 0."""
         if not self.watched:
             return self._malloc(nbytes) if nbytes < 1 << 32 else 0
-        return self._take_watched(MALLOC, nbytes, tag=tag, owner=owner, session="", node="")
+        return self._take_watched(MALLOC, nbytes, tag=tag, owner=owner, session="", node="", site="")
 
     def give(self, address: int, nbytes: int = 0, *, site: str = "", **about: str) -> int:
         """Give back a block; 1, or HeapPointerError of the debug heap, where it is none. The rest is for the log:
@@ -119,8 +119,13 @@ class Allocator:
             self._log("free", address, nbytes, site=site, **about)
         return failed
 
-    def _take_watched(self, op: int, nbytes: int, *, tag: str, owner: str, session: str, node: str) -> int:
-        debug, site = self.debug, call_site() if self._trace else ""
+    def give_watched(self, block: Block) -> int:
+        """`give`, with what a block of the ledger says about itself."""
+        about = {"tag": block.tag, "owner": block.owner, "session": block.session}
+        return self.give(block.address, block.nbytes, site=block.dropped, **about)
+
+    def _take_watched(self, op: int, nbytes: int, *, tag: str, owner: str, session: str, node: str, site: str) -> int:
+        debug, site = self.debug, site or (call_site() if self._trace else "")
         size = nbytes if debug is None else padded(nbytes)
         address = self._ask(op, size)
         if self._recorder is not None:

@@ -25,6 +25,7 @@ from . import code_cache
 from .errors import EngineError
 
 PAGE = 65536
+_MASK = 0xFFFFFFFF
 # The oldest and the newest major version that the tests have run on.
 WASMTIME_VERSIONS = (49, 50)
 Variant = Literal["relaxed", "strict"]
@@ -206,17 +207,15 @@ class Instance:
         trap = ctypes.c_void_p(0)
         function = func._func
         context = ctypes.cast(self._store._context(), ctypes.c_void_p).value
-        args = (context, ctypes.addressof(function), ctypes.addressof(raw), length, ctypes.addressof(trap))
+        # Converted now, not in every call.
+        pointers = [ctypes.c_void_p(p) for p in (context, ctypes.addressof(function), ctypes.addressof(raw))]
+        args = (*pointers, ctypes.c_size_t(length), ctypes.c_void_p(ctypes.addressof(trap)))
         pack = struct.Struct("<" + "".join(_RAW[p] for p in params)).pack_into
         unsigned = ctypes.c_uint32.from_buffer(raw)
-        integers = "d" not in params and "I" not in params
         life = self._life
+        keep = (self._store, func, function, raw, trap)
 
-        def invoke(*values: Any, _keep: Any = (self._store, func, function, raw, trap)) -> int:
-            if integers:
-                pack(raw, 0, *[v & 0xFFFFFFFF for v in values])
-            else:
-                pack(raw, 0, *[v if k != "i" else v & 0xFFFFFFFF for v, k in zip(values, params, strict=True)])
+        def go(_keep: Any = keep) -> int:
             if life.over:
                 raise EngineError(f"{name}: the instance is closed")
             self.calls += 1
@@ -229,7 +228,20 @@ class Instance:
                 raise _trap_error(wasmtime.Trap._from_ptr(pointer))
             return unsigned.value if result else 0
 
-        return invoke
+        def invoke(*values: Any, _keep: Any = keep) -> int:
+            pack(raw, 0, *[v if k != "i" else v & _MASK for v, k in zip(values, params, strict=True)])
+            return go()
+
+        def invoke_1(a: int, _keep: Any = keep) -> int:
+            pack(raw, 0, a & _MASK)
+            return go()
+
+        def invoke_2(a: int, b: int, _keep: Any = keep) -> int:
+            pack(raw, 0, a & _MASK, b & _MASK)
+            return go()
+
+        bound: dict[str, Callable[..., int]] = {"": go, "i": invoke_1, "ii": invoke_2}
+        return bound.get(params, invoke)
 
     def close(self) -> None:
         """Drop the store and the memory: the process gets its pages back."""

@@ -158,18 +158,20 @@ class Runtime(Laboratory):
 
     def _allocate(self, nbytes: int, tag: Tag, owner: str, session: str = "") -> Block:
         # ORT allocates nothing for a tensor of no bytes.
-        address = 0
+        address, site = 0, call_site() if self.trace_allocations else ""
         if nbytes:
             if self._closed:
                 self._check_open()
-            address = self._allocator.take(nbytes, tag, owner, session)
+            address = self._allocator.take(nbytes, tag, owner, session, site=site)
             if not address:
                 raise self._out_of_memory(nbytes, f"{owner} ({tag})" if owner else tag)
-        return self._adopt(address, nbytes, tag, owner, session)
+        return self._adopt(address, nbytes, tag, owner, session, site)
 
-    def _adopt(self, address: int, nbytes: int, tag: Tag, owner: str, session: str = "") -> Block:
+    def _adopt(self, address: int, nbytes: int, tag: Tag, owner: str, session: str = "", site: str = "") -> Block:
         """Enter a block that the module has allocated into the ledger."""
-        block = Block(self, address, nbytes, tag, owner, call_site() if self.trace_allocations else "", session)
+        block = Block(
+            self, address, nbytes, tag, owner, site or (call_site() if self.trace_allocations else ""), session
+        )
         if address:
             self._blocks[address] = block
         return block
@@ -179,19 +181,13 @@ class Runtime(Laboratory):
         held."""
         block.owned = False
         with self._ends:
-            if self._knows(block) and not block._leases:
-                if self._allocator.give(
-                    block.address,
-                    block.nbytes,
-                    site=block.dropped,
-                    tag=block.tag,
-                    owner=block.owner,
-                    session=block.session,
-                ):
+            address, allocator = block.address, self._allocator
+            if self._blocks.get(address) is block and not block._leases:
+                if allocator.give_watched(block) if allocator.watched else allocator.give(address):
                     # Its header was overwritten: it stays, and `heap_check` says so.
                     block.owned = True
                     return
-                del self._blocks[block.address]
+                del self._blocks[address]
 
     def _knows(self, block: Block) -> bool:
         """Whether a block is in the ledger."""
