@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 import onnx_wasm as ort
 from graphs import FLOAT, INT64, model, node
@@ -47,7 +49,7 @@ def check(session: ort.InferenceSession, fed: dict[str, Any], short: bool) -> No
     express = session._express
     if express is not None:
         run = express.run
-        express.run = lambda feeds: _note(found, run(feeds))  # type: ignore[method-assign]
+        express.run = lambda *args: _note(found, run(*args))  # type: ignore[method-assign]
     out = session.run(fed)
     if express is not None:
         express.run = run  # type: ignore[method-assign]
@@ -148,6 +150,114 @@ def test_errors_of_values_name_the_node_on_the_short_way(runtime: ort.Runtime) -
         with pytest.raises(IndexError, match=r'Gather "y" \(node 0\): index 3 out of range \[-3, 3\)'):
             session.run({"x": x, "i": np.array([3])})
         assert session.run({"x": x, "i": np.array([1])})["y"].get_data(release_data=True).tolist() == [1]
+
+
+def test_outputs_that_are_named_take_it_too(runtime: ort.Runtime) -> None:
+    fed = feeds(2, 0)
+    with ort.InferenceSession.create(DATA, runtime=runtime) as session:
+        for names in (["z"], ["z"], ["z"], ("z",), ["z", "product"], ["z", "product"], None, None, ["z"]):
+            out = session.run(fed, names)
+            assert list(out) == list(names or ["product", "z"])
+            np.testing.assert_array_equal(out["z"].data, -(fed["x"] + fed["y"]))
+            for tensor in out.values():
+                tensor.dispose()
+        assert session._express is None
+        session.run(fed, ["z"])["z"].dispose()
+        assert session._express is not None
+        with pytest.raises(ValueError, match="no outputs"):
+            session.run(fed, ["nothing"])
+        with ort.Tensor("float32", np.zeros((2, 4), np.float32), runtime=runtime) as given:
+            for _ in range(3):
+                assert session.run(fed, {"z": given})["z"] is given
+        np.testing.assert_array_equal(session.run(fed, ["z"])["z"].get_data(release_data=True), -(fed["x"] + fed["y"]))
+
+
+def branching() -> bytes:
+    """y = x * 2 where the sum of x is positive, else x - 1; z are the elements of x that are not 0."""
+
+    def branch(name: str, nodes: list[onnx.NodeProto]) -> onnx.GraphProto:
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, FLOAT, None)])
+
+    nodes = [
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "zero"], ["positive"]),
+        node(
+            "If",
+            ["positive"],
+            ["y"],
+            then_branch=branch("double", [node("Mul", ["x", "two"], ["double"])]),
+            else_branch=branch("less", [node("Sub", ["x", "one"], ["less"])]),
+        ),
+        node("NonZero", ["x"], ["places"]),
+        node("Transpose", ["places"], ["turned"]),
+        node("GatherND", ["x", "turned"], ["z"]),
+    ]
+    weights = {n: np.array(v, np.float32) for n, v in {"zero": 0, "one": 1, "two": 2}.items()}
+    return model(nodes, {"x": (FLOAT, ["n"])}, ["y", "z"], weights)
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "unplanned"])
+def test_it_follows_what_a_run_tells_and_goes_on_the_long_way_where_that_is_new(
+    runtime: ort.Runtime, planned: bool
+) -> None:
+    chance = np.random.default_rng(0)
+    with ort.InferenceSession.create(branching(), runtime=runtime, enable_mem_pattern=planned) as session:
+        short = 0
+        for _ in range(60):
+            x = chance.integers(-2, 3, 5).astype(np.float32)
+            express = session._express
+            out = session.run({"x": x})
+            short += express is not None and session._express is express
+            np.testing.assert_array_equal(out["y"].get_data(release_data=True), x * 2 if x.sum() > 0 else x - 1)
+            np.testing.assert_array_equal(out["z"].get_data(release_data=True), x[x != 0])
+        # Also where what it told was new: what had been run was not run again.
+        assert short >= 50 if planned else short == 0
+
+
+def test_runs_are_counted_once_on_either_way(runtime: ort.Runtime) -> None:
+    """Random numbers come from the number of the run."""
+    nodes = [
+        node("RandomNormalLike", ["x"], ["noise"], seed=1.0),
+        node("NonZero", ["x"], ["places"]),
+        node("Identity", ["noise"], ["y"]),
+    ]
+    data = model(nodes, {"x": (FLOAT, [4])}, ["y", "places"])
+    inputs = np.random.default_rng(0).integers(0, 2, (12, 4)).astype(np.float32)
+    found = []
+    for short in (True, False):
+        with ort.InferenceSession.create(data, runtime=runtime) as session:
+            for x in inputs:
+                session._express = session._express if short else None
+                out = session.run({"x": x})
+                found.append(out["y"].get_data(release_data=True).tolist())
+                out["places"].dispose()
+    assert found[: len(inputs)] == found[len(inputs) :]
+    assert len({tuple(f) for f in found}) == len(inputs)
+
+
+def test_errors_after_the_first_segment_leave_nothing(runtime: ort.Runtime) -> None:
+    with ort.InferenceSession.create(branching(), runtime=runtime) as session:
+
+        def run(x: np.ndarray) -> None:
+            for tensor in session.run({"x": x}).values():
+                tensor.dispose()
+
+        x = np.array([1, 0, 2, 0, 3], np.float32)
+        for _ in range(4):
+            run(x)
+        used = runtime.memory().used
+        for nth in range(1, 6):
+            runtime.fail_allocation(nth)
+            try:
+                run(x)
+                run(-x)
+            except MemoryError:
+                pass
+            runtime.fail_allocation(0)
+            run(x)
+            run(x)
+        assert runtime.memory().by_tag.get("output", 0) == 0
+        assert runtime.memory().used <= 2 * used + 4096
 
 
 def test_inputs_that_decide_shapes_never_take_it(runtime: ort.Runtime) -> None:

@@ -6,7 +6,7 @@ inputs, and the outputs' blocks. Whatever else differs goes the long way (`Progr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from .context import Value
 from .dtypes import DType
 from .feeds import Feeds
 from .plan import FOREVER
-from .program import Program, Segment
+from .program import Program, Segment, answer_key
 from .tensor import Tensor
 
 Array = NDArray[Any]
@@ -27,13 +27,11 @@ Array = NDArray[Any]
 
 @dataclass(slots=True, eq=False)
 class _Input:
-    """Where an input's address goes, and what it must be."""
+    """What an input must be."""
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
-    patches: list[tuple[int, int]]
-    """(word of all memory, bytes to add) that hold its address."""
     staging: Block | None
     view: Array | None
     """Of the staging block, where an array is copied to."""
@@ -50,51 +48,51 @@ class _Output:
     shape: tuple[int, ...]
 
 
-class Express:
-    """The short way for one program of one segment."""
+@dataclass(slots=True, eq=False)
+class _Leg:
+    """One segment on the way to the outputs."""
 
-    def __init__(self, program: Program, inputs: list[_Input], outputs: list[_Output]) -> None:
+    segment: Segment
+    patches: list[list[tuple[int, int]]]
+    """For each input, (word of all memory, bytes to add) that hold its address."""
+    outputs: list[_Output] | None
+    """None where a question ends the segment."""
+
+
+class Express:
+    """The short way for one program."""
+
+    def __init__(self, program: Program, inputs: list[_Input], *, complete: bool) -> None:
         self._program = program
-        self._segment = program.root
         self._core = program._core
         self._runtime = program._core.runtime
         self._arena = self._runtime._arena
         self._inputs = inputs
-        self._outputs = outputs
+        self._complete = complete
+        self._legs: dict[Segment, _Leg] = {}
         # Of the host's addresses, [low, high) is this heap.
         self._low = self._runtime._instance.address
         self._high = self._low + (1 << 32)
 
     @classmethod
-    def of(cls, program: Program, feeds: Feeds) -> Express | None:
-        """The short way for a program that has just run with these feeds, if there is one. The gate must be held."""
-        segment, core = program.root, program._core
-        if segment.asked is not None or len(feeds.tensors) != len(feeds.items):
+    def of(cls, program: Program, feeds: Feeds, *, complete: bool) -> Express | None:
+        """The short way for a program that has just run with these feeds, if there is one; ``complete`` says that it
+        fetches all outputs. The gate must be held."""
+        if len(feeds.tensors) != len(feeds.items):
             return None
-        inputs = [_input(program, segment, name, fed.shape, fed.dtype) for name, fed in feeds.tensors.items()]
-        values = program.outputs[segment]
-        outputs: list[_Output] = []
-        for name in program._fetches:
-            value = values[name]
-            if not isinstance(value, Value) or value.root not in segment.plan.buffers:
-                return None
-            allocation = program._allocation(segment, value)
-            if allocation is None:
-                return None
-            owner = f"{core.name} {name}"
-            outputs.append(_Output(name, allocation.block_word, value.root.nbytes, owner, value.dtype, value.shape))
-        lasting = {a.block_word for a in segment.tape.allocations if a.buffer.last >= FOREVER}
-        # What the tape allocates and does not free must be taken, once.
-        if any(i is None for i in inputs) or sorted(lasting) != sorted(o.word for o in outputs):
-            return None
-        return cls(program, [i for i in inputs if i is not None], outputs)
+        inputs = [_input(program, name, fed.shape, fed.dtype) for name, fed in feeds.tensors.items()]
+        found = cls(program, [i for i in inputs if i is not None], complete=complete)
+        return None if len(found._inputs) < len(inputs) or found._leg(program.root) is None else found
 
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any] | None:
-        """One run, or None where it must go the long way; nothing has happened then. The gate must be held."""
-        runtime, core, segment = self._runtime, self._core, self._segment
+    def run(self, feeds: Mapping[str, Any], fetches: Any, check: Callable[[], Feeds]) -> dict[str, Any] | None:
+        """One run, or None where it must go the long way; nothing has happened then. What ``check`` makes of the feeds
+        is needed where a run tells what none before has told. The gate must be held."""
+        runtime, core = self._runtime, self._core
         if runtime._closed or runtime._arena is not self._arena or len(feeds) != len(self._inputs):
             return None
         if runtime._allocator.watched or core.events is not None:
+            return None
+        if not self._complete if fetches is None else (*fetches,) != self._program._fetches:
             return None
         addresses = []
         for item in self._inputs:
@@ -117,37 +115,92 @@ class Express:
                 addresses.append(block.address + feed._offset)
             else:
                 return None
-        words, bound = runtime._words, segment.bound
-        for item, address in zip(self._inputs, addresses, strict=True):
-            if not address:
+        for i, item in enumerate(self._inputs):
+            if not addresses[i]:
                 assert item.view is not None
                 assert item.staging is not None
                 item.view[...] = feeds[item.name]
-                address = item.staging.address
-            if bound.get(item.name) != address:
-                # An interrupt in the middle must not leave words that nobody knows of.
-                bound.pop(item.name, None)
-                for word, offset in item.patches:
-                    words[word] = address + offset
-                bound[item.name] = address
+                addresses[i] = item.staging.address
         runtime._uncancel()
         runtime._begin_run(core.runs)
         core.runs += 1
+        path: list[Segment] = []
         results: dict[str, Any] = {}
         try:
-            self._program._execute(segment)
-            for output in self._outputs:
+            leg = self._follow(addresses, path)
+            words = runtime._words
+            for output in leg.outputs if leg is not None and leg.outputs is not None else ():
                 block = runtime._adopt(int(words[output.word]), output.nbytes, "output", output.owner)
                 results[output.name] = Tensor._wrap(block, output.dtype, output.shape)
                 # Only now: an interrupted run frees what its tape still lists.
                 words[output.word] = 0
         except BaseException:
-            self._program._unwind([segment], {})
+            self._program._unwind(path, {})
             raise
-        return results
+        return results if leg is not None else self._program.go_on(path, check(), {})
+
+    def _follow(self, addresses: list[int], path: list[Segment]) -> _Leg | None:
+        """Run segment after segment, and enter them into ``path``; the last one's leg, or None before a segment that
+        this way does not know."""
+        program, words = self._program, self._runtime._words
+        segment: Segment | None = program.root
+        while segment is not None:
+            leg = self._legs.get(segment) or self._leg(segment)
+            if leg is None:
+                return None
+            bound = segment.bound
+            for item, patches, address in zip(self._inputs, leg.patches, addresses, strict=True):
+                if bound.get(item.name) != address:
+                    # An interrupt in the middle must not leave words that nobody knows of.
+                    bound.pop(item.name, None)
+                    for word, offset in patches:
+                        words[word] = address + offset
+                    bound[item.name] = address
+            path.append(segment)
+            program._execute(segment)
+            if segment.asked is None:
+                return leg
+            key = answer_key(program._contents(segment, segment.asked))
+            child = segment.children.get(key)
+            if child is not None:
+                segment.children.move_to_end(key)
+            segment = child
+        return None
+
+    def _leg(self, segment: Segment) -> _Leg | None:
+        found = self._new_leg(segment)
+        if found is not None:
+            self._legs[segment] = found
+        return found
+
+    def _new_leg(self, segment: Segment) -> _Leg | None:
+        program, core = self._program, self._core
+        arena = self._arena.address if self._arena is not None else -1
+        if core.planned and segment.plan.arena_bytes and segment.arena_address != arena:
+            return None
+        first = segment.block.address // 4
+        patches = [[(first + w, offset) for w, offset in segment.tape.inputs.get(i.name, ())] for i in self._inputs]
+        if segment.asked is not None:
+            # What the tape of one segment allocates for the next ones is theirs to free.
+            return _Leg(segment, patches, None) if core.planned else None
+        values = program.outputs[segment]
+        outputs: list[_Output] = []
+        for name in program._fetches:
+            value = values[name]
+            if not isinstance(value, Value) or value.root not in segment.plan.buffers:
+                return None
+            allocation = program._allocation(segment, value)
+            if allocation is None:
+                return None
+            owner = f"{core.name} {name}"
+            outputs.append(_Output(name, allocation.block_word, value.root.nbytes, owner, value.dtype, value.shape))
+        tapes = [s.tape for s in segment.path()]
+        lasting = {a.block_word for t in tapes for a in t.allocations if a.buffer.last >= FOREVER}
+        # What the tapes allocate and do not free must be taken, once.
+        return _Leg(segment, patches, outputs) if sorted(lasting) == sorted(o.word for o in outputs) else None
 
 
-def _input(program: Program, segment: Segment, name: str, shape: tuple[int, ...], dtype: DType) -> _Input | None:
+def _input(program: Program, name: str, shape: tuple[int, ...], dtype: DType) -> _Input | None:
     core = program._core
     staging = core.staging.get(name)
     if dtype is dtypes.STRING or dtype.bits < 8 or dtype.numpy is None or 0 in shape:
@@ -158,6 +211,4 @@ def _input(program: Program, segment: Segment, name: str, shape: tuple[int, ...]
         if size > staging.nbytes:
             return None
         view = core.runtime._bytes[staging.address : staging.address + size].view(dtype.numpy).reshape(shape)
-    first = segment.block.address // 4
-    patches = [(first + word, offset) for word, offset in segment.tape.inputs.get(name, ())]
-    return _Input(name, dtype, shape, patches, staging, view)
+    return _Input(name, dtype, shape, staging, view)

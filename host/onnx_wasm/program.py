@@ -185,8 +185,11 @@ class Program:
             self.outputs[segment] = work.lowering.outputs
         return segment
 
-    def _child(self, segment: Segment, answer: Array, feeds: Feeds) -> Segment:
-        key = (answer.shape, answer.tobytes() if answer.dtype != object else tuple(answer.reshape(-1).tolist()))
+    def _next(self, segment: Segment, feeds: Feeds) -> Segment:
+        """The segment that follows by what the run has told."""
+        assert segment.asked is not None
+        answer = self._contents(segment, segment.asked)
+        key = answer_key(answer)
         child = segment.children.get(key)
         if child is not None:
             segment.children.move_to_end(key)
@@ -225,10 +228,14 @@ class Program:
         self._core.runs += 1
         if self.root.asked is None:
             self._check_given(self.root, feeds, given)
-        self._stage(feeds)
-        segment, path = self.root, list[Segment]()
+        return self.go_on([], feeds, given)
+
+    def go_on(self, path: list[Segment], feeds: Feeds, given: Mapping[str, Tensor]) -> dict[str, Result]:
+        """A run from the segments on that have been run already, or from the beginning."""
         lent: dict[int, Tensor] = {}
         try:
+            self._stage(feeds)
+            segment = self._next(path[-1], feeds) if path else self.root
             while True:
                 path.append(segment)
                 self._bind(segment, feeds, fresh=len(path) == 1)
@@ -237,7 +244,7 @@ class Program:
                 self._execute(segment)
                 if segment.asked is None:
                     break
-                segment = self._child(segment, self._contents(segment, segment.asked), feeds)
+                segment = self._next(segment, feeds)
             self._core.runtime._after_run()
             results = {n: self._result(segment, n, given) for n in self._fetches}
         except BaseException:
@@ -495,6 +502,11 @@ class Program:
                 if address and allocation.address not in lent:
                     runtime._free_at(address, allocation.buffer.nbytes, **self._purpose(allocation))
             words[encoded.results] = 0
+
+
+def answer_key(answer: Array) -> tuple[Any, ...]:
+    """What tells the segments apart that may follow a question."""
+    return answer.shape, answer.tobytes() if answer.dtype != object else tuple(answer.reshape(-1).tolist())
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

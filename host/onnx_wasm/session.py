@@ -253,20 +253,24 @@ class InferenceSession:
         return await _in_thread(self.run, feeds, fetches)
 
     def _run(self, feeds: Mapping[str, Feed], fetches: Fetches) -> dict[str, Result]:
-        express = self._express
-        if express is not None and fetches is None and not self._disposed:
+        express, results = self._express, None
+        if express is not None and not self._disposed and (fetches is None or type(fetches) in (list, tuple)):
             try:
-                results = express.run(feeds) if type(feeds) is dict else None
+                if type(feeds) is dict:
+                    results = express.run(feeds, fetches, lambda: self._checked(feeds))
+            except NeedsInputError:
+                # The long way finds out once more, and knows what to do.
+                pass
             except MemoryError:
                 self._make_room()
                 raise
             if results is not None:
                 return results
         self._express = None
-        core = self._load()
+        self._load()
         self._runtime._check_open()
         self._runtime._uncancel()
-        fed = check_feeds(core.cache.graph, feeds, self._runtime, self._dimensions)
+        fed = self._checked(feeds)
         names, given = self._check_fetches(fetches)
         while True:
             try:
@@ -274,14 +278,17 @@ class InferenceSession:
                 results = program.run(fed, given)
                 # Built where the same shapes come again, since the next ones may be others.
                 # A finaliser or a signal may have disposed of it in the meantime.
-                if program is before and fetches is None and not self._decisive and not self._disposed:
-                    self._express = Express.of(program, fed)
+                if program is before and not given and not self._decisive and not self._disposed:
+                    self._express = Express.of(program, fed, complete=names == self._check_fetches(None)[0])
                 return results
             except NeedsInputError as needs:
                 self._add_decisive(needs.name, fed.tensors[needs.name])
             except MemoryError:
                 self._make_room()
                 raise
+
+    def _checked(self, feeds: Mapping[str, Feed]) -> Feeds:
+        return check_feeds(self._graph, feeds, self._runtime, self._dimensions)
 
     def _make_room(self) -> None:
         """Give back all that a later run can make again, so that one which fits is not refused."""
