@@ -244,8 +244,7 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     _allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale))
 
 
-@dataclass(frozen=True)
-class Filtering:
+class Filtering(NamedTuple):
     """How Winograd's filtering computes a convolution: along both axes, or along one with a channel for every tap along
     the other."""
 
