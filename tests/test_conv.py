@@ -19,7 +19,7 @@ from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError, UnsupportedModelError
 from onnx_wasm.model import Node
-from onnx_wasm.ops import conv as conv_module
+from onnx_wasm.ops import _winograd
 from onnx_wasm.ops.conv import conv
 from onnx_wasm.ops.fusion import Activation, fuse_activation, fuse_affine, fuse_residual
 
@@ -146,7 +146,7 @@ def test_filtering(
     constant: bool,
 ) -> None:
     """Shapes for which the plain product would be quicker, too."""
-    monkeypatch.setattr(conv_module, "WINOGRAD_GAIN", np.inf)
+    monkeypatch.setattr(_winograd, "GAIN", np.inf)
     x, w, attributes = case
     check(harness, x, w, bias=bias, constant=constant, error=FILTERED, **attributes)
 

@@ -14,8 +14,9 @@ from ..context import Array, Context, Record, Value
 from ..dtypes import BF16, F16, F32
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._convolution import check_weights
 from ._elementwise import FLOATS, NUMBERS, cast, require, same_type
-from .conv import check_weights, conv
+from .conv import conv
 from .transpose import permute
 
 # What the blocks of one product may take, unless those of a single image take more.

@@ -10,7 +10,7 @@ from ..context import Context, Value
 from ..dtypes import I8, I32, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
-from .conv import Geometry, check_weights, geometry
+from ._convolution import Geometry, check_weights, geometry
 from .qlinear import BYTES, FINISH, flip, offsets, padded, scales
 from .quantize import zero_points
 

@@ -9,8 +9,9 @@ from ..context import Array, Context, Value
 from ..dtypes import BOOL, F32, F64, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ._convolution import geometry
 from ._elementwise import FLOATS, NUMBERS, cast, require, same_type
-from .conv import conv, geometry
+from .conv import conv
 
 _MODES = {"nearest": 0, "linear": 1, "bilinear": 1, "cubic": 2, "bicubic": 2}
 _PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}

@@ -1,0 +1,197 @@
+"""What the forms of a convolution have in common: its geometry, and its weights as kernels want them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..context import Context, Record, Value
+from ..dtypes import F32, I8
+from .matmul import stored_flip, stored_scales
+
+
+class Geometry(NamedTuple):
+    """The spatial dimensions of a convolution, one tuple entry each."""
+
+    input: tuple[int, ...]
+    kernel: tuple[int, ...]
+    output: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    """Before each dimension; what is needed after it follows."""
+
+    def padded_to(self, rank: int) -> Geometry:
+        """The same with leading dimensions of size 1."""
+        more = rank - len(self.input)
+        ones, zeros = (1,) * more, (0,) * more
+        return Geometry(
+            ones + self.input,
+            ones + self.kernel,
+            ones + self.output,
+            ones + self.strides,
+            ones + self.dilations,
+            zeros + self.pads,
+        )
+
+
+def geometry(
+    cx: Context,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    *,
+    auto_pad: str,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+) -> Geometry:
+    """Work out the output's spatial size and the padding from the attributes that Conv and its kin share."""
+    rank = len(size)
+    strides = tuple(strides or (1,) * rank)
+    dilations = tuple(dilations or (1,) * rank)
+    pads = tuple(pads or (0,) * (2 * rank))
+    if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank or len(kernel) != rank:
+        cx.fail(
+            f"kernel {list(kernel)}, strides {list(strides)}, dilations {list(dilations)} and pads {list(pads)} "
+            f"must fit {rank} spatial dimensions"
+        )
+    if min((*strides, *dilations, *kernel), default=1) < 1:
+        cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
+    if min(pads) < 0:
+        cx.fail(f"pads {list(pads)} must not be negative")
+    extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    before: tuple[int, ...]
+    if auto_pad in ("NOTSET", "", "VALID"):
+        before, after = (pads[:rank], pads[rank:]) if auto_pad != "VALID" else ((0,) * rank, (0,) * rank)
+        output = [
+            (n + p + q - e) // s + 1 if n + p + q >= e else 0
+            for n, p, q, e, s in zip(size, before, after, extents, strides, strict=True)
+        ]
+        for n, p, q, e in zip(size, before, after, extents, strict=True):
+            if n and n + p + q < e:
+                cx.fail(f"a kernel that spans {e} does not fit a size of {n} padded by {p} and {q}")
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        output = [-(-n // s) for n, s in zip(size, strides, strict=True)]
+        total = [max((o - 1) * s + e - n, 0) for n, o, e, s in zip(size, output, extents, strides, strict=True)]
+        before = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total)
+    else:
+        cx.fail(f"auto_pad {auto_pad!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    # One window takes no step and one tap spans nothing, however large; scratch is laid out by both.
+    strides = tuple(s if o > 1 else 1 for s, o in zip(strides, output, strict=True))
+    dilations = tuple(d if k > 1 else 1 for d, k in zip(dilations, kernel, strict=True))
+    return Geometry(tuple(size), tuple(kernel), tuple(output), strides, dilations, before)
+
+
+def check_weights(
+    cx: Context,
+    x: Value,
+    w: Value,
+    b: Value | None,
+    group: int,
+    kernel_shape: Sequence[int] | None,
+    *,
+    transposed: bool = False,
+) -> int:
+    """Check that the weights and the bias of a convolution fit x; the number of channels that they make."""
+    if x.rank < 3 or w.rank != x.rank:
+        form = "[C, M / group, ...]" if transposed else "[M, C / group, ...]"
+        cx.fail(f"X must be [N, C, ...] and W {form}, got {x!r} and {w!r}")
+    if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
+        cx.fail(f"kernel_shape {list(kernel_shape)} is not that of W {w!r}")
+    rows, columns = w.shape[0], w.shape[1] * group
+    inputs, outputs = (rows, columns) if transposed else (columns, rows)
+    if group < 1 or inputs != x.shape[1] or rows % group:
+        cx.fail(f"{x!r} and {w!r} do not fit {group} groups")
+    if b is not None and b.shape != (outputs,):
+        cx.fail(f"B must have shape {[outputs]}, got {b!r}")
+    return outputs
+
+
+def even(n: int, block: int) -> int:
+    """The size of blocks of n columns, all about equal and a multiple of 8."""
+    return -(-n // -(-n // block) // 8) * 8
+
+
+def axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
+    return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
+
+
+def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None) -> Value:
+    """Weights [groups * m, k] in panels of 4 rows over all of k: [group][panel][k][4], rows scaled. What is stored in 8
+    bits stays so, and is widened in every run."""
+    rows = w.shape[0]
+    if scale is None and stays(w):
+        return _widened_rows(cx, w, m, k)
+
+    def make() -> Value:
+        unit = 4 if m % 4 == 0 or rows == m else m
+        packed = cx.out((rows // m * -(-m // 4), k, 4), F32)
+        cx.emit(
+            "pack_a4_f32_rows", units=-(-rows // unit), stream=("src", unit * k * 4),
+            src=w, dst=packed, scale=scale, rows=rows, k=k, unit=unit,
+        )  # fmt: skip
+        return packed
+
+    return cx.derived(f"conv_a4 {m} {scale is not None}", (w,) if scale is None else (w, scale), make)
+
+
+def stays(w: Value) -> bool:
+    q = w.quantized
+    return w.const and q is not None and not q.transposed and (q.per_tensor or q.axis == 0)
+
+
+def _widened_rows(cx: Context, w: Value, m: int, k: int) -> Value:
+    q, rows = w.quantized, w.shape[0]
+    assert q is not None
+    panels = rows // m * -(-m // 4)
+
+    def make() -> tuple[Value, Value]:
+        packed = cx.out((panels, k, 4), I8)
+        stream = ("src", 4 * k) if m % 4 == 0 or rows == m else None
+        cx.emit("pack_a4_i8_rows", units=panels, stream=stream, src=q.values, dst=packed, m=m, k=k, flip=stored_flip(q))
+        return packed, stored_scales(cx, q, rows // m, m, 4)
+
+    sources = [v for v in (q.values, q.scale, q.zero) if v is not None]
+    packed, scales = cx.derived(f"conv_a4_i8 {m} {k} {q.scale is None} {q.zero is None}", sources, make)
+    wide = cx.out((panels, k, 4), F32)
+    cx.emit("widen_a4_i8", units=panels, src=packed, rows=scales, dst=wide, k=k)
+    return wide
+
+
+def allow_affine(
+    cx: Context,
+    record: Record,
+    w: Value,
+    b: Value | None,
+    weights: Callable[[Value], Value],
+    *,
+    reads_w: Record | None = None,
+) -> None:
+    """Let a later op scale and shift the channels of y: into the weights, by ``weights``, and the bias. ``reads_w`` is
+    the record that reads the weights, if it is another."""
+    if not w.const or stays(w) or not (b is None or b.const):
+        return
+    total: list[Value] = []
+    channels = w.shape[0]
+
+    def combine(bias: Value | None, scale: Value | None, shift: Value | None) -> Value:
+        """bias * scale + shift"""
+
+        def make() -> Value:
+            result = cx.out((channels,), F32)
+            cx.emit("affine_bias_f32", bias=bias, scale=scale, shift=shift, dst=result, n=channels)
+            return result
+
+        absent = "".join("01"[v is not None] for v in (bias, scale, shift))
+        return cx.derived(f"affine_bias {absent}", [v for v in (bias, scale, shift) if v is not None], make)
+
+    def affine(scale: Value | None, shift: Value | None) -> bool:
+        bias = record.args["bias"]
+        if scale is not None:
+            total[:] = [combine(total[0], scale, None)] if total else [scale]
+            (reads_w or record).args["w"] = weights(total[0])
+        if shift is not None or (bias is not None and scale is not None):
+            record.args["bias"] = combine(bias, scale, shift)
+        return True
+
+    record.affine = affine
