@@ -700,3 +700,19 @@ def test_the_mean_of_nothing_but_padding_is_0(runtime: ort.Runtime, include: int
     with ort.InferenceSession.create(data, runtime=runtime) as session:
         y = session.run({"x": np.full((1, 1, 1, 1), 3, np.float32)})["y"].get_data(release_data=True)
     np.testing.assert_array_equal(y, np.zeros((1, 1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("SequenceConstruct", {}),
+        ("Concat", {"axis": 0}),
+        ("Sum", {}),
+        ("Max", {}),
+        ("Einsum", {"equation": "i,i,i->i"}),
+    ],
+)
+def test_one_of_many_inputs_is_left_out(runtime: ort.Runtime, op: str, attributes: dict[str, Any]) -> None:
+    data = model([node(op, ["x", "", "x"], ["y"], **attributes)], {"x": (FLOAT, [2])}, ["y"])
+    with pytest.raises(ort.ShapeError, match=rf'{op} "y" \(node 0\): input 1 is not given'):
+        ort.InferenceSession.create(data, runtime=runtime)

@@ -479,6 +479,8 @@ def _check_call(cx: Context, form: OpDef, args: Sequence[Item | None]) -> None:
         cx.fail(f"missing attributes {sorted(form.required_attributes - set(attributes))}")
     if len(args) > len(form.inputs) and not form.variadic:
         cx.fail(f"{len(args)} inputs; {form.name}-{form.since} takes at most {len(form.inputs)}")
+    if form.variadic and None in args[len(form.inputs) :]:
+        cx.fail(f"input {args.index(None, len(form.inputs))} is not given")
     present = sum(a is not None for a in args[: form.required])
     if present < form.required:
         cx.fail(f"{present} of the {form.required} required inputs given ({', '.join(form.inputs[: form.required])})")
