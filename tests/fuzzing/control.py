@@ -130,10 +130,14 @@ def if_(g: Builder) -> Tensor:
     count = g.choice([1, 1, 2])
     dtypes = [g.choice(["float32", "float32", "int64"]) for _ in range(count)]
     branches = []
+    shapes: list[tuple[int, ...] | None] = [None] * count
     for _ in range(2):
         inner = Inner(g, [])
         inner.grow(3)
-        outputs = [inner.result(d) for d in dtypes]
+        outputs = [inner.result(d, s) for d, s in zip(dtypes, shapes, strict=True)]
+        if g.depth:
+            # Native puts iterations of different shapes together if they have as many bytes.
+            shapes = [t.shape for t in outputs]
         branches.append((inner, inner.finished(outputs)))
     (then, then_graph), (other, other_graph) = branches
     captured = list({t.name: t for t in (*then.captured, *other.captured)}.values())
