@@ -716,3 +716,44 @@ def test_one_of_many_inputs_is_left_out(runtime: ort.Runtime, op: str, attribute
     data = model([node(op, ["x", "", "x"], ["y"], **attributes)], {"x": (FLOAT, [2])}, ["y"])
     with pytest.raises(ort.ShapeError, match=rf'{op} "y" \(node 0\): input 1 is not given'):
         ort.InferenceSession.create(data, runtime=runtime)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes"),
+    [
+        ("Flatten", [[[1, 2], [3, 4]]], {"axis": -3}),
+        ("Flatten", [[[1, 2], [3, 4]]], {"axis": 3}),
+        ("GatherElements", [[[1, 2], [3, 4]], [0, 1]], {"axis": 0}),
+        ("GatherND", [[[1, 2], [3, 4]], [0]], {"batch_dims": 1}),
+        ("GatherND", [[[1, 2], [3, 4]], [[0]]], {"batch_dims": 1}),
+        ("GatherND", [[[1, 2], [3, 4]], [[0], [0]]], {"batch_dims": -1}),
+        ("Transpose", [[[1, 2], [3, 4]]], {"perm": [-1, 0]}),
+        ("TopK", [[1, 2, 3], [-1]], {}),
+        ("Pad", [[[1, 2], [3, 4]], [1, 1]], {}),
+        ("Trilu", [[1, 2, 3]], {}),
+        ("OneHot", [[1, 2, 3], [3], [0, 1, 2]], {}),
+        ("OneHot", [[1, 2, 3], [-2], [0, 1]], {}),
+        ("ScatterElements", [[[1, 2], [3, 4]], [0], [0]], {}),
+        ("ScatterND", [[[1, 2], [3, 4]], [[0]], [[0]]], {}),
+        ("ScatterND", [[[1, 2], [3, 4]], [[0]], [0, 0]], {}),
+        ("Reshape", [[[1, 2], [3, 4]], [-2, 2]], {}),
+        ("Reshape", [[[1, 2], [3, 4]], [-1, -1]], {}),
+        ("Concat", [[1, 2], [[3, 4]]], {"axis": 0}),
+        ("Tile", [[[1, 2], [3, 4]], [2]], {}),
+        ("Expand", [[[1, 2], [3, 4]], [-1, 2]], {}),
+        ("CumSum", [[[1, 2], [3, 4]], [2]], {}),
+        ("Slice", [[1, 2, 3], [0], [1], [1]], {}),
+        ("ReduceSum", [[[1, 2], [3, 4]], [0, -2]], {}),
+    ],
+)
+def test_what_is_known_is_checked_as_what_is_fed(
+    runtime: ort.Runtime, op: str, inputs: list[Any], attributes: dict[str, Any], known: bool
+) -> None:
+    arrays = {f"i{i}": np.array(a, np.int64) for i, a in enumerate(inputs)}
+    nodes = [node(op, list(arrays), ["y", "at"] if op == "TopK" else ["y"], **attributes)]
+    feeds = {} if known else arrays
+    data = model(nodes, {n: (INT64, list(a.shape)) for n, a in feeds.items()}, ["y"], arrays if known else None)
+    refused = pytest.raises(ort.ShapeError, match=f'{op} "y"')
+    with refused, ort.InferenceSession.create(data, runtime=runtime) as session:
+        session.run(feeds)

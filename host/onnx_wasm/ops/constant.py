@@ -139,6 +139,8 @@ def eye_like(cx: Context, x: Value, *, dtype: int | None = None, k: int = 0) -> 
 
 def fold_one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> Array:
     size = int(depth.item())
+    if size < 0 or values.shape != (2,):
+        raise ValueError(f"depth {size}, values {values.tolist()}")
     axis = axis + indices.ndim + 1 if axis < 0 else axis
     marked = np.expand_dims(np.where(indices < 0, indices + size, indices), axis)
     places = np.arange(size).reshape([size if i == axis else 1 for i in range(indices.ndim + 1)])

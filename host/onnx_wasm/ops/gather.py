@@ -80,6 +80,8 @@ def _pick_one(cx: Context, x: Value, index: int, axis: int, shape: tuple[int, ..
 
 
 def fold_gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    if indices.ndim != x.ndim:
+        raise ValueError(f"{indices.ndim} axes of {x.ndim}")
     places: list[Array] = list(np.indices(indices.shape))
     places[axis] = indices
     return x[tuple(places)]
@@ -132,6 +134,8 @@ def element_rows(
 
 
 def fold_gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
+    if not 0 <= batch_dims < min(x.ndim, indices.ndim) or x.shape[:batch_dims] != indices.shape[:batch_dims]:
+        raise ValueError(f"batch_dims {batch_dims}")
     batch = [
         np.arange(d).reshape([-1 if i == j else 1 for j in range(indices.ndim - 1)])
         for i, d in enumerate(indices.shape[:batch_dims])

@@ -28,7 +28,7 @@ def fold_pad(
     x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
     where = range(x.ndim) if axes is None else [int(a) for a in axes]
-    if not _is_row(pads) or len({a % x.ndim for a in where}) != len(where):
+    if not _is_row(pads) or pads.size != 2 * len(where) or len({a % x.ndim for a in where}) != len(where):
         raise ValueError("pads do not fit")
     amounts = np.zeros((x.ndim, 2), np.int64)
     amounts[list(where)] = pads.reshape(2, -1).T
@@ -155,7 +155,7 @@ def _collapse(axes: Sequence[_Axis], constant: bool) -> list[_Axis]:
 
 
 def fold_trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Any:
-    if x.dtype == object:
+    if x.dtype == object or x.ndim < 2:
         return NotImplemented
     offset = 0 if k is None else k.item()
     return np.triu(x, offset) if upper else np.tril(x, offset)

@@ -14,6 +14,8 @@ from ._shapes import extents
 
 
 def fold_reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
+    if shape.min(initial=0) < -1:
+        raise ValueError(f"shape {shape.tolist()}")
     return x.reshape([x.shape[i] if d == 0 and not allowzero else int(d) for i, d in enumerate(shape)])
 
 
@@ -38,6 +40,8 @@ def reshape(cx: Context, x: Value, shape: Array, *, allowzero: int = 0) -> Value
 
 
 def fold_flatten(x: Array, *, axis: int = 1) -> Array:
+    if not -x.ndim <= axis <= x.ndim:
+        raise ValueError(f"axis {axis} of {x.ndim}")
     axis = axis + x.ndim if axis < 0 else axis
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 

@@ -58,6 +58,8 @@ def _fold(x: Array, places: Any, updates: Array, reduction: str) -> Array:
 
 
 def fold_scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
+    if indices.ndim != x.ndim or updates.shape != indices.shape:
+        raise ValueError(f"shapes {x.shape}, {indices.shape} and {updates.shape}")
     places: list[Array] = list(np.indices(indices.shape))
     places[axis] = indices
     return _fold(x, tuple(places), updates, reduction)
@@ -97,6 +99,8 @@ def scatter_elements(
 
 
 def fold_scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
+    if updates.shape != (*indices.shape[:-1], *x.shape[indices.shape[-1] :]):
+        raise ValueError(f"shapes {x.shape}, {indices.shape} and {updates.shape}")
     return _fold(x, tuple(np.moveaxis(indices, -1, 0)), updates, reduction)
 
 

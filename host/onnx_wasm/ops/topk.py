@@ -45,6 +45,8 @@ def _topk(cx: Context, x: Value, k: int, axis: int, largest: int) -> tuple[Value
 def fold_topk(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
     # A stable descending order is the reverse of a stable ascending order of the reverse.
     n = x.shape[axis]
+    if k.item() < 0:
+        raise ValueError(f"K {k.item()}")
     if largest:
         index = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
     else:

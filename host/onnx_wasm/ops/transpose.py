@@ -17,6 +17,8 @@ LINE, COLS, ELEMENTS = 64, 256, 2048
 
 
 def fold_transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
+    if perm is not None and min(perm, default=0) < 0:
+        raise ValueError(f"perm {perm}")
     return np.transpose(x, perm)
 
 
