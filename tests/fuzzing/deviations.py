@@ -51,6 +51,10 @@ def _same_dilated(question: Question) -> bool:
     return "Pool" in question.op and same and max(question.dilations or [1]) > 1
 
 
+def _valid_dilated(question: Question) -> bool:
+    return "Pool" in question.op and question.auto_pad == b"VALID" and max(question.dilations or [1]) > 1
+
+
 def _same_gaps(question: Question) -> bool:
     """SAME padding of windows that leave gaps."""
     pools = "Pool" in question.op
@@ -257,8 +261,14 @@ DEVIATIONS: list[Deviation] = [
         lambda q: q.op == "ReduceLogSum" and q.inputs[0].dtype.kind == "i" and bool((q.inputs[0] < 0).any()),
     ),
     Deviation("native", "gives an empty tensor for some windows that do not fit, refuses others", _overhangs),
+    Deviation("reference", "windows without regard to dilations", _valid_dilated),
     Deviation("both", "SAME padding without regard to dilations", _same_dilated),
     Deviation("native", "NaN counts or not by its place", lambda q: q.op in ("ReduceMax", "ReduceMin") and special(q)),
+    Deviation(
+        "native",
+        "NaN counts or not by its place",
+        lambda q: q.op.startswith("Scatter") and q.reduction in (b"max", b"min") and not_a_number(q),
+    ),
     Deviation("native", "a NaN counts or not by its place", lambda q: "MaxPool" in q.op and special(q)),
     Deviation("reference", "a NaN never counts", lambda q: "MaxPool" in q.op and special(q)),
     Deviation("native", "the mean of nothing is 0, not NaN", lambda q: q.op == "ReduceMean" and q.empty),
