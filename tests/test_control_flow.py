@@ -317,3 +317,35 @@ def test_types_that_a_body_does_not_keep_to(runtime: ort.Runtime, graph: str, me
     refused = pytest.raises(ort.InvalidModelError, match=message)
     with refused, ort.InferenceSession.create(data, runtime=runtime) as session:
         session.run({n: feeds[n] for n in session.input_names})
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "m = Sub (x, x2)  r = Squeeze (m, axes)  y = Relu (r)",
+        "m = Sub (x, x2)  r = Reshape (m, axes)  y = Relu (r)",
+        "m = MatMul (x, w)  r = Squeeze (m, axes)  y = Relu (r)",
+        "m = MatMul (x, w)  r = Squeeze (m, axes)  y = Add (r, v)",
+        "m = MatMul (x, w)  r = Unsqueeze (m, axes)  y = Add (r, x3)",
+        "m = Conv (x3, c)  r = Squeeze (m, axes)  y = Relu (r)",
+        "m = Conv (x3, c)  r = Squeeze (m, axes)  y = Add (r, x)",
+        "m = Conv (x3, c)  r = Squeeze (m, axes)  y = Mul (r, two)",
+    ],
+)
+@pytest.mark.parametrize("planned", [True, False])
+def test_what_has_run_is_not_changed_any_more(runtime: ort.Runtime, graph: str, planned: bool) -> None:
+    """Nodes before and after a shape that depends on data are not fused."""
+    data = text(f"""
+    g (float[1, 3] x, float[1, 1, 3] x3, int64[1] a, int64 b) => (y)
+    <float[3, 3] w = {{1, 0, 0, 0, 1, 0, 0, 0, 1}}, float[3] v = {{1, 2, 3}}, float[1, 1, 1] c = {{1}},
+    float two = {{2}}>
+    {{ x2 = Mul (x, x)  axes = Add (a, b)  {graph} }}
+    """)
+    x = np.array([[0.27, -0.46, -0.9]], np.float32)
+    at = np.array([-1 if "Reshape" in graph else 0])
+    given = {"x": x, "x3": x[None] * 3, "a": at, "b": np.array(0)}
+    with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+        feeds = {n: given[n] for n in session.input_names}
+        expected = graphs.native(data, feeds)["y"]
+        for _ in range(2):
+            np.testing.assert_allclose(take(session.run(feeds))["y"], expected, rtol=1e-6)

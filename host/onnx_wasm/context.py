@@ -247,6 +247,8 @@ class Context:
         self.records: list[Record] = []
         self.observed: dict[Value, Array] = {}
         """Contents that a run has told, of values in the run so far."""
+        self.sealed = 0
+        """So many records have run by the time that the rest is described."""
         # Constants made of constants, kept for the session: they do not change between shapes.
         self._derived = {} if derived is None else derived
         self._evaluate = evaluate
@@ -376,9 +378,10 @@ class Context:
 
     def fusable(self, x: Value) -> Record | None:
         """The record that writes ``x``, if this node is the only reader of ``x`` and may change that record."""
-        if not self._fuse or x.producer is None or x.uses != 1 or x.const:
+        record = x.producer
+        if not self._fuse or record is None or x.uses != 1 or x.const or 0 <= record.position < self.sealed:
             return None
-        return x.producer
+        return record
 
     @staticmethod
     def chunks(x: Value) -> int:

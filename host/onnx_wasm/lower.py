@@ -264,7 +264,7 @@ class Lowering:
             except NeedsValueError as error:
                 # The op reads before it emits, so it can be asked again.
                 del cx.records[mark:]
-                cx.observed[error.value] = yield error.value
+                yield from self._ask(error.value)
                 cx.node = node
 
     def _at_once(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
@@ -370,9 +370,14 @@ class Lowering:
         try:
             return self.context.read(value)
         except NeedsValueError:
-            array = yield value
-            self.context.observed[value] = array
-            return array
+            return (yield from self._ask(value))
+
+    def _ask(self, value: Value) -> Generator[Value, Array, Array]:
+        """What a run tells about a value; by then all records so far have run, and nothing can be fused into them."""
+        array = yield value
+        self.context.observed[value] = array
+        self.context.sealed = len(self.context.records)
+        return array
 
     def _expand(
         self, scope: _Scope, node: Node, args: Sequence[Item | None]
