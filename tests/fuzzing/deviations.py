@@ -175,7 +175,7 @@ def _before_backwards(question: Question) -> bool:
 
 
 def _shifted(question: Question) -> bool:
-    """A last window that is cut short by 2 elements or more."""
+    """A last window that is cut short by 2 elements or more, of LpPool by any."""
     x, kernel = question.input(0), question.kernel_shape
     if "Pool" not in question.op or x is None or not kernel or not question.ceil_mode:
         return False
@@ -186,7 +186,8 @@ def _shifted(question: Question) -> bool:
         size + before + after - (k - 1) * d - 1
         for size, before, after, k, d in zip(x.shape[2:], pads, pads[rank:], kernel, dilations, strict=False)
     ]
-    return any(-room % s >= 2 for room, s in zip(rooms, strides, strict=True))
+    least = 1 if question.op == "LpPool" else 2
+    return any(-room % s >= least for room, s in zip(rooms, strides, strict=True))
 
 
 def _fractional(question: Question) -> bool:
@@ -265,7 +266,7 @@ DEVIATIONS: list[Deviation] = [
     Deviation("both", "SAME padding without regard to dilations", _same_dilated),
     Deviation("native", "NaN counts or not by its place", lambda q: q.op in ("ReduceMax", "ReduceMin") and special(q)),
     Deviation(
-        "native",
+        "both",
         "NaN counts or not by its place",
         lambda q: q.op.startswith("Scatter") and q.reduction in (b"max", b"min") and not_a_number(q),
     ),
@@ -387,6 +388,11 @@ DEVIATIONS: list[Deviation] = [
         "computes means and roots of sums that overflowed",
         lambda q: _beyond(q, narrow=True),
     ),
+    Deviation(
+        "native",
+        "NaN is never the maximum",
+        lambda q: q.op in ("Softmax", "LogSoftmax") and q.inputs[0].dtype == np.float64 and not_a_number(q),
+    ),
     Deviation("both", "multiplies 0 by its slope", _zero_times_infinity),
     Deviation(
         "native",
@@ -431,6 +437,7 @@ STRICTER = [
         "native takes the lower 32 bits of an axis, and looks at none where there is nothing to sum",
     ),
     (r"MeanVarianceNormalization .* axis -?\d+ out of range", "native takes any 4 axes for all of them"),
+    (r"Expand .* shape must have one dimension", "native takes a scalar for a shape"),
     (r"CumSum .* must hold one element", "native looks at no axis where there is nothing to sum"),
     (r"GatherND .* tuples of .*\[(\d+, )*0\]\) do not fit", "native takes tuples of no index"),
     (r"CenterCropPad .* must not be negative", "native slices to negative extents"),
@@ -461,6 +468,7 @@ LOOSER = [
     ("Op (Loop) [TypeInferenceError]", "a count or condition of shape [1] is as good as a scalar"),
     ("of operator (Loop)", "a count of another integer type is a count"),
     ("of operator (DequantizeLinear)", "a scale of another float type is a scale"),
+    ("of input 'sizes' (0)", "how many sizes there are is known when they are"),
     ("lrn.cc:59", "channels have neighbours whatever the number of dimensions after them"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
 ]
