@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError, UnsupportedModelError
 from onnx_wasm.model import Node
 from onnx_wasm.ops import _winograd
+from onnx_wasm.ops._convolution import Geometry
 from onnx_wasm.ops.conv import conv
 from onnx_wasm.ops.fusion import Activation, fuse_activation, fuse_affine, fuse_residual
 
@@ -125,30 +127,68 @@ FILTERED = 2e-5
 @st.composite
 def filterable(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
     r, group = draw(st.sampled_from([3, 5])), draw(st.integers(1, 3))
+    if draw(st.integers(0, 4)) == 0:
+        c, m, pads, n = (
+            draw(st.integers(2, 20)),
+            draw(st.integers(1, 40)),
+            [draw(st.integers(0, 3))] * 2,
+            draw(st.integers(5, 300)),
+        )
+        return (draw(st.integers(1, 2)), group * c, n), (group * m, c, r), {"pads": pads, "group": group}
     kernel = draw(st.permutations([r, draw(st.sampled_from([r, 1, 2, 7]))]))
     pads = draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))
     size = [
         draw(st.integers(max(1, k - pads[i] - pads[i + 2]), edge))
         for i, (k, edge) in enumerate(zip(kernel, draw(st.permutations([40, 150])), strict=True))
     ]
-    c, m = draw(st.integers(1, 20)), draw(st.integers(1, 40))
+    c, m = draw(st.integers(2, 20)), draw(st.integers(1, 40))
     x = (draw(st.integers(1, 2)), group * c, *size)
     return x, (group * m, c, *kernel), {"pads": pads, "group": group}
 
 
-@settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def forced(first: str) -> Callable[..., _winograd.Filtering]:
+    """`_winograd._filtered`, but with what is asked for brought to the points first."""
+    filtered = _winograd._filtered
+
+    def choose(way: _winograd.Way, g: Geometry, *args: Any) -> _winograd.Filtering:
+        how, (rows, cols), m = filtered(way, g, *args), way.tiles(g), args[3]
+        if first == "inputs":
+            how = how._replace(rows=rows, cols=cols, block_m=8, per_image=-(-m // 8))
+        else:
+            across = min(cols, 24)
+            how = how._replace(rows=1, cols=across, per_image=rows * -(-cols // across))
+        return how._replace(inputs_first=first == "inputs", weights_first=first == "weights")
+
+    return choose
+
+
+@pytest.mark.parametrize("first", ["inputs", "weights", "neither"])
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=filterable(), bias=st.booleans(), constant=st.booleans())
 def test_filtering(
     harness: Harness,
-    monkeypatch: pytest.MonkeyPatch,
+    first: str,
     case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]],
     bias: bool,
     constant: bool,
 ) -> None:
-    """Shapes for which the plain product would be quicker, too."""
-    monkeypatch.setattr(_winograd, "GAIN", np.inf)
+    """Shapes for which the plain product would be quicker, too, and all ways to the points."""
+    used: list[str] = []
+    call = harness.call
+
+    def note(kernel: str, *args: Any, **kwargs: Any) -> None:
+        used.append(kernel)
+        call(kernel, *args, **kwargs)
+
     x, w, attributes = case
-    check(harness, x, w, bias=bias, constant=constant, error=FILTERED, **attributes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_winograd, "GAIN", np.inf)
+        patch.setattr(_winograd, "_filtered", forced(first))
+        patch.setattr(harness, "call", note)
+        check(harness, x, w, bias=bias, constant=constant, error=FILTERED, **attributes)
+    assert "winograd_f32" in used
+    assert ("winograd_input_f32" in used) is (first == "inputs")
+    assert any(kernel.startswith("winograd_weights") for kernel in used) is (first == "weights")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +199,7 @@ def test_filtering(
         ((1, 256, 14, 14), (256, 256, 3, 3), "winograd_input_f32"),
         ((1, 512, 28, 28), (512, 512, 3, 3), "winograd_input_f32"),
         ((1, 24, 74, 32), (24, 24, 1, 3), "winograd_weights3x1_f32"),
+        ((1, 256, 1024), (256, 256, 3), "winograd_input_f32"),
         ((1, 256, 512, 1), (512, 256, 5, 1), "winograd_input_f32"),
         ((1, 8, 172, 264), (8, 8, 3, 39), "winograd_weights3x1_f32"),
         ((1, 3, 224, 224), (64, 3, 3, 3), "conv_f32"),
@@ -169,7 +210,7 @@ def test_when_filtering_is_used_and_what_it_takes(x: tuple[int, ...], w: tuple[i
     cx = Context(weights=64 << 20)
     cx.node = Node("Conv", "c", index=0)
     value = Value(x, dtypes.F32)
-    pads = [w[2] // 2, w[3] // 2] * 2
+    pads = [size // 2 for size in w[2:]] * 2
     y = conv(cx, value, Value(w, dtypes.F32, const=True), pads=pads, group=x[1] // w[1])
     assert cx.records[0].kernel == first
     *before, last = cx.records
@@ -406,7 +447,9 @@ def test_scratch_is_small() -> None:
     for x, w, group in (((1, 512, 512, 512), (512, 512, 3, 3), 1), ((1, 512, 512, 512), (512, 1, 5, 5), 512)):
         record = conv(cx, Value(x, dtypes.F32), Value(w, dtypes.F32, const=True), group=group).producer
         assert record is not None
-        assert record.args["scratch"].nbytes <= (400_000 if group > 1 else 1_500_000)
+        # Filtering: 36 points of 16 tiles of 512 channels, and of their products with 32 rows.
+        most = 36 * 4 * 16 * (512 + 32) if group == 1 else 350_000
+        assert record.args["scratch"].nbytes <= most + 50_000
 
 
 @pytest.mark.parametrize(

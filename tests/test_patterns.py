@@ -132,7 +132,7 @@ def layer_norm_by_product() -> tuple[Nodes, Weights]:
 
 CASES: list[tuple[Callable[[], tuple[Nodes, Weights]], str]] = [
     (silu, "Swish"),
-    (quick_gelu, "QuickGelu"),
+    (quick_gelu, "Swish"),
     (hard_sigmoid, "HardSigmoid"),
     (hard_swish_div, "HardSwish"),
     (hard_swish_mul, "HardSwish"),
@@ -199,13 +199,48 @@ def test_not_if_something_between_is_read_elsewhere(case: Callable[[], tuple[Nod
 def test_not_with_other_numbers(case: Callable[[], tuple[Nodes, Weights]], kind: str) -> None:
     nodes, weights = case()
     for name, value in weights.items():
-        if name in ("eps", "scale", "bias"):
+        if name in ("eps", "scale", "bias") or kind == "Swish":
             continue
-        data = made(nodes, {**weights, name: value * np.float32(1.01) + np.float32(0.01)})
-        assert kinds(data) != [kind], name
-        # Native takes any power for a square.
-        if name != "two":
-            check(data)
+        for other in (value * np.float32(1.01) + np.float32(0.01), np.float32(value) + np.float32(1.1e-4)):
+            data = made(nodes, {**weights, name: np.asarray(other, np.float32)})
+            assert kinds(data) != [kind], name
+            # Native takes any power for a square.
+            if name != "two":
+                check(data)
+
+
+@pytest.mark.parametrize(("root", "one"), [(1.4142, 1.0), (1.41421, 1.0), (1.414213, 1.0), (1.41421354, 1.0)])
+def test_numbers_in_a_few_digits(root: float, one: float) -> None:
+    nodes, weights = gelu_last_half()
+    data = made(nodes, {**weights, "root": number(root), "one": number(one)})
+    assert kinds(data) == ["Gelu"]
+    check(data)
+
+
+def test_swish_of_any_factor() -> None:
+    nodes, weights = quick_gelu()
+    data = made(nodes, {**weights, "k": number(0.37)})
+    assert kinds(data) == ["Swish"]
+    check(data)
+
+
+def test_a_scale_that_makes_a_row_longer_is_no_layer_normalization() -> None:
+    nodes, weights = layer_norm()
+    for shape in ([2, 1], [2, "n"]):
+        data = made(nodes, weights, shape=shape)
+        assert kinds(data) == [n.op_type for n in nodes]
+        x = np.array([[1], [2]], np.float32)
+        with ort.InferenceSession.create(data) as session:
+            assert session.run({"x": x})["y"].get_data().shape == (2, 11)
+
+
+def test_layer_normalization_of_what_a_product_made() -> None:
+    nodes, weights = layer_norm()
+    weights["w"] = RNG.standard_normal((4, 11)).astype(np.float32)
+    data = graphs.model(
+        [node("MatMul", ["in", "w"], ["x"]), *nodes], {"in": (FLOAT, ["n", 4])}, ["y"], weights, opset=13
+    )
+    assert kinds(data) == ["MatMul", "LayerNormalization"]
 
 
 def test_not_with_numbers_that_a_feed_may_replace() -> None:

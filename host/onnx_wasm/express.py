@@ -23,6 +23,7 @@ from .program import Program, Segment, answer_key
 from .tensor import Tensor
 
 Array = NDArray[Any]
+_MAX_LEGS = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +53,6 @@ class _Output:
 class _Leg:
     """One segment on the way to the outputs."""
 
-    segment: Segment
     patches: list[list[tuple[int, int]]]
     """For each input, (word of all memory, bytes to add) that hold its address."""
     outputs: list[_Output] | None
@@ -128,8 +128,10 @@ class Express:
         results: dict[str, Any] = {}
         try:
             leg = self._follow(addresses, path)
+            if leg is None:
+                return self._program.go_on(path, check(), {})
             words = runtime._words
-            for output in leg.outputs if leg is not None and leg.outputs is not None else ():
+            for output in leg.outputs or ():
                 block = runtime._adopt(int(words[output.word]), output.nbytes, "output", output.owner)
                 results[output.name] = Tensor._wrap(block, output.dtype, output.shape)
                 # Only now: an interrupted run frees what its tape still lists.
@@ -137,7 +139,7 @@ class Express:
         except BaseException:
             self._program._unwind(path, {})
             raise
-        return results if leg is not None else self._program.go_on(path, check(), {})
+        return results
 
     def _follow(self, addresses: list[int], path: list[Segment]) -> _Leg | None:
         """Run segment after segment, and enter them into ``path``; the last one's leg, or None before a segment that
@@ -170,6 +172,9 @@ class Express:
     def _leg(self, segment: Segment) -> _Leg | None:
         found = self._new_leg(segment)
         if found is not None:
+            if len(self._legs) >= _MAX_LEGS:
+                # Among them are segments that the program has dropped.
+                self._legs.clear()
             self._legs[segment] = found
         return found
 
@@ -182,7 +187,7 @@ class Express:
         patches = [[(first + w, offset) for w, offset in segment.tape.inputs.get(i.name, ())] for i in self._inputs]
         if segment.asked is not None:
             # What the tape of one segment allocates for the next ones is theirs to free.
-            return _Leg(segment, patches, None) if core.planned else None
+            return _Leg(patches, None) if core.planned else None
         values = program.outputs[segment]
         outputs: list[_Output] = []
         for name in program._fetches:
@@ -197,7 +202,7 @@ class Express:
         tapes = [s.tape for s in segment.path()]
         lasting = {a.block_word for t in tapes for a in t.allocations if a.buffer.last >= FOREVER}
         # What the tapes allocate and do not free must be taken, once.
-        return _Leg(segment, patches, outputs) if sorted(lasting) == sorted(o.word for o in outputs) else None
+        return _Leg(patches, outputs) if sorted(lasting) == sorted(o.word for o in outputs) else None
 
 
 def _input(program: Program, name: str, shape: tuple[int, ...], dtype: DType) -> _Input | None:

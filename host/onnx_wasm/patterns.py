@@ -2,7 +2,7 @@
 
     x / sqrt(2) -> Erf -> + 1 -> * x -> * 0.5           Gelu
     * tanh(sqrt(2 / pi) (x + 0.044715 x^3))             Gelu, its approximation
-    x * sigmoid(x), x * sigmoid(1.702 x)                Swish, QuickGelu
+    x * sigmoid(x), x * sigmoid(k x)                    Swish
     clip(x + 3, 0, 6) / 6, and that times x             HardSigmoid, HardSwish
     (x - mean) / sqrt(mean of squares + epsilon) ...    LayerNormalization
 
@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from .dtypes import F32, I64
 from .model import Graph, Initializer, Node
@@ -54,6 +56,7 @@ class _Finder:
         self.producers = {name: node for node in graph.nodes for name in node.outputs if name}
         self.uses = graph.uses()
         self.numbers: dict[str, float | None] = {}
+        self.declared = {i.name: i.shape for i in graph.parameters}
 
     def simplified(self) -> Graph:
         kept = {node.index: node for node in self.graph.nodes}
@@ -120,9 +123,9 @@ class _Finder:
         return value if isinstance(value, Initializer) else None
 
     def is_near(self, name: str, expected: float) -> bool:
-        """Whether a value is this number, as written in up to 7 digits."""
+        """Whether a value is this number in f32, or what is left of it in 4 to 8 decimals."""
         value = self.number(name)
-        return value is not None and math.isclose(value, expected, rel_tol=2e-4)
+        return value is not None and _is_written(value, expected)
 
     def scalar(self, name: str) -> bool:
         """Whether a constant has no axes."""
@@ -141,9 +144,8 @@ class _Finder:
         value = self.constant(name)
         if value is not None:
             return len(value.shape) > 0
-        declared = next((i for i in self.graph.parameters if i.name == name), None)
-        if declared is not None:
-            return bool(declared.shape)
+        if name in self.declared:
+            return bool(self.declared[name])
         node = self.producers.get(name)
         if node is None or not depth:
             return False
@@ -151,6 +153,29 @@ class _Finder:
             # A product of two vectors is a scalar.
             return node.op_type != "MatMul" or any(len(c.shape) > 1 for i in node.inputs if (c := self.constant(i)))
         return node.op_type in _LIKE_INPUTS and any(self.has_axes(i, depth - 1) for i in node.inputs if i)
+
+    def is_long(self, name: str, depth: int = _DEPTH) -> bool:
+        """Whether a value certainly has more than one element along its last axis."""
+        value = self.constant(name)
+        shape = self.declared.get(name) if value is None else value.shape
+        if shape is not None:
+            return bool(shape) and isinstance(shape[-1], int) and shape[-1] > 1
+        node = self.producers.get(name)
+        if node is None or not depth:
+            return False
+        if node.op_type in ("MatMul", "Gemm") and len(node.inputs) > 1:
+            weights = self.constant(node.inputs[1])
+            across = 0 if node.attributes.get("transB") else -1
+            return weights is not None and len(weights.shape) > 1 and weights.shape[across] > 1
+        if node.op_type == "LayerNormalization":
+            return self.is_long(node.inputs[0], depth - 1)
+        return node.op_type in _LIKE_INPUTS and any(self.is_long(i, depth - 1) for i in node.inputs if i)
+
+
+def _is_written(value: float, expected: float) -> bool:
+    spelled = [expected, *(round(expected, digits) for digits in range(4, 9))]
+    spelled += [math.floor(expected * 10**digits) / 10**digits for digits in range(4, 9)]
+    return value in [float(np.float32(s)) for s in spelled]
 
 
 def _is_sound(node: Node) -> bool:
@@ -173,11 +198,10 @@ def _swish(find: _Finder, node: Node) -> _Match | None:
         if sigmoid.inputs[0] == x:
             return _Match("Swish", x, (sigmoid, node), opset=24)
         scaled = find.made_by(sigmoid.inputs[0], "Mul")
-        if scaled is not None and find.with_number(scaled, 1.702, x) == x:
-            attributes = {"alpha": next(v for i in scaled.inputs if (v := find.number(i)) is not None)}
-            return _Match(
-                "QuickGelu", x, (scaled, sigmoid, node), domain="com.microsoft", opset=1, attributes=attributes
-            )
+        for a, k in _both(scaled) if scaled is not None else ():
+            alpha = find.number(k)
+            if scaled is not None and a == x and alpha is not None and (find.scalar(k) or find.has_axes(x)):
+                return _Match("Swish", x, (scaled, sigmoid, node), attributes={"alpha": alpha}, opset=24)
     return None
 
 
@@ -232,7 +256,7 @@ def _hard(find: _Finder, node: Node) -> _Match | None:
 
 def _is_sixth(gate: Node) -> bool:
     alpha, beta = gate.attributes.get("alpha", 0.2), gate.attributes.get("beta", 0.5)
-    return math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5
+    return _is_written(float(np.float32(alpha)), 1 / 6) and beta == 0.5
 
 
 def _half_product(find: _Finder, node: Node) -> Iterator[tuple[str, str, tuple[Node, ...]]]:
@@ -326,6 +350,9 @@ def _layer_norm(find: _Finder, node: Node) -> _Match | None:
                 if found is None or small is None:
                     continue
                 x, nodes = found
+                # Along an axis of one element, scale and bias would be repeated.
+                if not find.is_long(x):
+                    continue
                 attributes = {"axis": -1, "epsilon": small}
                 consumed = (*nodes, add, root, div, scaled, node)
                 return _Match("LayerNormalization", x, consumed, (scale, bias), attributes, opset=17)

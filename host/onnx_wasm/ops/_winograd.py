@@ -15,14 +15,18 @@ INPUT, OUTPUT, WEIGHT = 64, 32, 5
 PATCH_ROWS, PATCH_LINES, PRODUCT = 16, 8, 7
 # Filtering must save this much of the plain product.
 GAIN = 0.9
-# Tiles of a block, and what they may take at the points; what all may take, if more, as a share of weights and tensors.
-TILES, BYTES, SHARE = 64, 1 << 20, 4
-_POINT_BYTES = 576
+# Tiles that are brought to the points together: at most so many, and as many as take so many bytes, but at least 16.
+TILES, BYTES = 64, 1 << 20
+# What all tiles or all weights may take at the points: BYTES, or this part of all weights and of the layer's tensors.
+SHARE = 4
+# Units that threads can share, if there are tiles for so many.
+UNITS = 4
+# What a kernel needs for one tile on its way to the points and back; kernels_wat/winograd.wat.j2 has it as TMP.
+POINT_BYTES = 576
 
 
-class Filtering(NamedTuple):
-    """How Winograd's filtering computes a convolution: along both axes, or along one with a channel for every tap along
-    the other."""
+class Way(NamedTuple):
+    """Filtering along both axes, or along one with a channel for every tap along the other."""
 
     along: int
     """0: both axes, 1: the width, 2: the height."""
@@ -54,92 +58,166 @@ class Filtering(NamedTuple):
         width = cols if self.along == 2 else (cols - 1) * side_w + 6
         return height * ((width * 4 + 31) // 16 * 16) + 64
 
-    def cost(self, g: Geometry, channels: int, m: int) -> float:
-        """In multiplications of the plain product."""
-        tiles = -(-math.prod(self.tiles(g)) // 8) * 8
-        channels *= self.taps
-        there, back = (1.8, 1) if self.along else (12, 10)
-        points = tiles * (INPUT * there * channels + OUTPUT * back * m)
-        products = self.points * (channels + PRODUCT) * m * tiles
-        return products + points + WEIGHT * self.points * channels * m
+
+class Filtering(NamedTuple):
+    """How a layer is filtered: in blocks of tiles, whose inputs are brought to the points block by block, or all before
+    (``inputs_first``); and so the weights, block of rows by block for each block of tiles, or all before."""
+
+    way: Way
+    inputs_first: bool
+    weights_first: bool
+    rows: int
+    cols: int
+    """Tiles of a block; of the image where inputs come first."""
+    block_m: int
+    """Rows of weights that are multiplied together."""
+    per_image: int
+    """Units of an image."""
+    cost: float
+    """In multiplications of the plain product."""
 
 
-def filtering(g: Geometry, channels: int, m: int) -> Filtering | None:
-    """How filtering takes less time than the plain product, if it does, by a count of what both do."""
-    if len(g.input) != 2 or {*g.strides, *g.dilations} != {1}:
+def filtering(cx: Context, x: Value, y: Value, g: Geometry, group: int) -> Filtering | None:
+    """How filtering takes less time than the plain product, if it does, by a count of what both do. ``g`` has two
+    dimensions."""
+    if {*g.strides, *g.dilations} != {1}:
         return None
+    batch, outputs = y.shape[:2]
+    m, channels = outputs // group, x.shape[1] // group
     k_h, k_w = g.kernel
     ways = []
     if k_h == k_w and k_h in (3, 5):
-        ways.append(Filtering(0, k_h, 1, 1))
+        ways.append(Way(0, k_h, 1, 1))
     if k_w in (3, 5):
-        ways.append(Filtering(1, k_w, k_h, 1))
+        ways.append(Way(1, k_w, k_h, 1))
     if k_h in (3, 5):
-        ways.append(Filtering(2, k_h, k_w, k_w))
-    patches = PATCH_ROWS if k_h == 1 else PATCH_LINES
+        ways.append(Way(2, k_h, k_w, k_w))
     k = channels * k_h * k_w
-    most = GAIN * ((k + PRODUCT) * m + k * patches) * math.prod(g.output)
-    best = min(ways, key=lambda way: way.cost(g, channels, m), default=None)
-    return best if best is not None and best.cost(g, channels, m) < most else None
+    patches = PATCH_ROWS if k_h == 1 else PATCH_LINES
+    plain = batch * group * ((k + PRODUCT) * m + k * patches) * math.prod(g.output)
+    budget = max(BYTES, (cx.weights + x.nbytes + y.nbytes) // SHARE)
+    found = [_filtered(way, g, batch * group, group, channels * way.taps, m, budget) for way in ways]
+    best = min(found, key=lambda f: f.cost, default=None)
+    return best if best is not None and best.cost < GAIN * plain else None
 
 
-def emit_winograd(
-    cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int, way: Filtering
-) -> None:
-    """The inputs of all images are brought to the points first, or all weights, whichever takes less memory; neither if
+def _filtered(way: Way, g: Geometry, images: int, group: int, channels: int, m: int, budget: int) -> Filtering:
+    """The tiles of all images are brought to the points first, or all weights, whichever takes less memory; neither if
     that is much beside what there is."""
+    tiles_h, tiles_w = way.tiles(g)
+    panel, tile = _panel_bytes(way, channels), _tile_bytes(way, channels)
+    all_tiles, all_weights = images * _round(tiles_h * tiles_w) * tile, group * -(-m // 4) * panel
+    if all_tiles <= min(all_weights, budget):
+        return _counted(way, images, channels, m, True, False, tiles_h, tiles_w, 8, -(-m // 8), 1)
+    weights_first = all_weights <= budget
+    most = (BYTES if weights_first else budget) // tile
+    if weights_first:
+        most = min(most, max(8, images * tiles_h * tiles_w // UNITS))
+    rows, cols = _block(tiles_h, tiles_w, most)
+    blocks = -(-tiles_h // rows) * -(-tiles_w // cols)
+    return _counted(
+        way, images, channels, m, False, weights_first, rows, cols, 32 if weights_first else 8, blocks, blocks
+    )
+
+
+def _counted(
+    way: Way,
+    images: int,
+    channels: int,
+    m: int,
+    inputs_first: bool,
+    weights_first: bool,
+    rows: int,
+    cols: int,
+    block_m: int,
+    per_image: int,
+    blocks: int,
+) -> Filtering:
+    there, back = ((12, 10), (1.8, 1), (1.5, 1))[way.along]
+    tiles = images * blocks * _round(rows * cols)
+    products = way.points * (channels + PRODUCT) * m * tiles
+    points = tiles * (INPUT * there * channels + OUTPUT * back * m)
+    weights = WEIGHT * way.points * channels * m * (1 if weights_first else images * blocks)
+    return Filtering(way, inputs_first, weights_first, rows, cols, block_m, per_image, products + points + weights)
+
+
+def _round(tiles: int) -> int:
+    """Tiles in whole panels."""
+    return -(-tiles // 8) * 8
+
+
+def _panel_bytes(way: Way, channels: int) -> int:
+    """A panel of 4 rows of weights at the points."""
+    return way.points * (channels * 16 + 64)
+
+
+def _tile_bytes(way: Way, channels: int) -> int:
+    """An eighth of a panel of 8 tiles at the points."""
+    return way.points * (channels * 4 + 8)
+
+
+def _block(rows: int, cols: int, most: int) -> tuple[int, int]:
+    """Rows and columns of a block of at most so many tiles, with little left over in panels of 8."""
+    most = max(16, min(most, TILES) // 8 * 8)
+    if cols > most:
+        return 1, even(cols, most)
+    return min(
+        ((n, cols) for n in range(1, min(rows, most // cols) + 1)),
+        key=lambda block: (-(-rows // block[0]) * (_round(block[0] * cols) + 4), -block[0]),
+    )
+
+
+def emit_filtered(
+    cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int, how: Filtering
+) -> None:
+    """The records of a convolution that is filtered."""
     batch, outputs = y.shape[:2]
+    way, rows, cols, block_m = how.way, how.rows, how.cols, how.block_m
     m, channels, r = outputs // group, x.shape[1] // group, way.r
     k, panels = channels * math.prod(g.kernel), -(-m // 4)
     channels *= way.taps
-    tiles_h, tiles_w = rows, cols = way.tiles(g)
-    panel, inputs = way.points * (channels * 16 + 64), way.points * (channels * 32 + 64)
-    weights = packed = pack_rows(cx, w, m, k)
-    v: Value | None = None
-    v_bytes, u_bytes = batch * group * -(-rows * cols // 8) * inputs, group * panels * panel
-    most = max(BYTES, (cx.weights + x.nbytes + y.nbytes) // SHARE)
-    target, raw, block_m = None, 1, 8
+    tiles_h, tiles_w = way.tiles(g)
+    panel, tile = _panel_bytes(way, channels), _tile_bytes(way, channels)
     image: dict[str, Any] = {"in_h": g.input[0], "in_w": g.input[1], "p_h": g.pads[0], "p_w": g.pads[1]}
-    if v_bytes <= min(u_bytes, most):
-        per_image, lines, made = -(-m // block_m), 0, 0
-        v = cx.work(v_bytes)
+    weights = packed = pack_rows(cx, w, m, k)
+    v, target, made, lines = None, None, 0, 0
+    if how.inputs_first:
+        v = cx.work(batch * group * _round(rows * cols) * tile)
         cx.emit(
             "winograd_input_f32", units=batch * group * channels, x=x, v=v,
-            scratch=cx.scratch(_POINT_BYTES + way.line_bytes(rows, cols)),
+            scratch=cx.scratch(POINT_BYTES + way.line_bytes(rows, cols)),
             c=channels, taps=way.taps, **image, rows=rows, cols=cols, m=7 - r, along=way.along,
         )  # fmt: skip
     else:
-        room = BYTES if u_bytes <= most else most
-        rows, cols = _tile_block(rows, cols, room // (inputs // 8))
-        per_image = -(-tiles_h // rows) * -(-tiles_w // cols)
         lines = way.line_bytes(rows, cols)
-        made = -(-rows * cols // 8) * inputs
-        # For one block, weights at the points are needed once.
-        if u_bytes <= most and batch * per_image > 1:
-            raw, block_m, weights, units = 0, 32, cx.work(u_bytes), group * panels
-            if way.along:
-                target = cx.emit(
-                    f"winograd_weights{r}x1_f32", units=units, w=packed, u=weights,
-                    c=channels, taps=way.taps, every=way.every,
-                )  # fmt: skip
-            else:
-                target = cx.emit(
-                    f"winograd_weights{r}_f32", units=units, w=packed, u=weights,
-                    scratch=cx.scratch(_POINT_BYTES), c=channels,
-                )  # fmt: skip
-    made += raw * block_m // 4 * panel
-    chunk = min(-(-rows * cols // 8) * 8, TILES)
+        made = _round(rows * cols) * tile
+    if how.weights_first:
+        weights, units = cx.work(group * panels * panel), group * panels
+        if way.along:
+            target = cx.emit(
+                f"winograd_weights{r}x1_f32", units=units, w=packed, u=weights,
+                c=channels, taps=way.taps, every=way.every,
+            )  # fmt: skip
+        else:
+            target = cx.emit(
+                f"winograd_weights{r}_f32", units=units, w=packed, u=weights,
+                scratch=cx.scratch(POINT_BYTES), c=channels,
+            )  # fmt: skip
+    else:
+        made += block_m // 4 * panel
+    chunk = min(_round(rows * cols), TILES)
+    products = way.points * (4 * block_m * chunk + 64)
     record = cx.emit(
         "winograd_f32",
-        units=batch * group * per_image,
+        units=batch * group * how.per_image,
         x=x,
         w=weights,
-        raw=raw,
+        raw=int(not how.weights_first),
         v=v,
         y=y,
         bias=b,
         residual=None,
-        scratch=cx.scratch(TILE_BYTES + _POINT_BYTES + way.points * (4 * block_m * chunk + 64) + lines + made),
+        scratch=cx.scratch(TILE_BYTES + POINT_BYTES + products + lines + made),
         r=r,
         m=m,
         c=channels,
@@ -154,23 +232,13 @@ def emit_winograd(
         tiles_w=tiles_w,
         rows=rows,
         cols=cols,
+        chunk=chunk,
         lines=lines,
         block_m=block_m,
-        per_image=per_image,
+        per_image=how.per_image,
         act=0,
         alpha=0.0,
         beta=0.0,
     )
     y.producer = record
     allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale), reads_w=target or record)
-
-
-def _tile_block(rows: int, cols: int, most: int) -> tuple[int, int]:
-    """Rows and columns of a block of at most so many tiles, with little left over in panels of 8."""
-    most = max(16, min(most, TILES) // 8 * 8)
-    if cols > most:
-        return 1, even(cols, most)
-    return min(
-        ((n, cols) for n in range(1, min(rows, most // cols) + 1)),
-        key=lambda block: (-(-rows // block[0]) * (-(-block[0] * cols // 8) * 8 + 4), -block[0]),
-    )

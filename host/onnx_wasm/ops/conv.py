@@ -17,7 +17,7 @@ from ..errors import UnsupportedModelError
 from ..registry import op
 from ._convolution import Geometry, allow_affine, axes, check_weights, even, geometry, pack_rows
 from ._widen import widened
-from ._winograd import emit_winograd, filtering
+from ._winograd import emit_filtered, filtering
 from .matmul import TILE_BYTES, split_k
 
 # Rows of a block of patches, and its positions if it has all rows of no more than half as many, else half of that.
@@ -60,8 +60,8 @@ def conv(
         _emit_direct(cx, x, w, b, y, g, group)
     elif len(g.input) < 3 and group == channels and outputs <= 2 * channels:
         _emit_depthwise(cx, x, w, b, y, g.padded_to(2), group)
-    elif way := filtering(g, channels // group, outputs // group):
-        emit_winograd(cx, x, w, b, y, g, group, way)
+    elif len(g.input) < 3 and (how := filtering(cx, x, y, g.padded_to(2), group)):
+        emit_filtered(cx, x, w, b, y, g.padded_to(2), group, how)
     else:
         _emit_product(cx, x, w, b, y, g.padded_to(3), group)
     return y
