@@ -112,7 +112,7 @@ def _filtered(way: Way, g: Geometry, images: int, group: int, channels: int, m: 
     weights_first = all_weights <= budget
     most = (BYTES if weights_first else budget) // tile
     if weights_first:
-        most = min(most, max(8, images * tiles_h * tiles_w // UNITS))
+        most = min(most, _round(-(-images * tiles_h * tiles_w // UNITS)))
     rows, cols = _block(tiles_h, tiles_w, most)
     blocks = -(-tiles_h // rows) * -(-tiles_w // cols)
     return _counted(
