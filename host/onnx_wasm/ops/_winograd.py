@@ -133,7 +133,7 @@ def _counted(
     per_image: int,
     blocks: int,
 ) -> Filtering:
-    there, back = ((12, 10), (1.8, 1), (1.5, 1))[way.along]
+    there, back = ((12, 10 if way.r == 3 else 7), (1.8, 1), (1.7, 1))[way.along]
     tiles = images * blocks * _round(rows * cols)
     products = way.points * (channels + PRODUCT) * m * tiles
     points = tiles * (INPUT * there * channels + OUTPUT * back * m)
