@@ -309,7 +309,8 @@ class Context:
 
     def known(self, array: Array) -> Value:
         """A tensor whose contents the host knows: shapes, and values of attributes."""
-        array = np.ascontiguousarray(array).reshape(array.shape)
+        if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array).reshape(array.shape)
         value = Value(array.shape, dtype_from_numpy(array.dtype))
         value.known = array
         return value

@@ -118,6 +118,9 @@ def from_onnx(number: int) -> DType:
 
 def from_numpy(dtype: np.dtype[np.generic]) -> DType:
     """The type of a numpy array's elements, in any byte order. Raises ValueError."""
+    found = _BY_NUMPY.get(dtype)
+    if found is not None:
+        return found
     if dtype.kind in "OUST":
         return STRING
     found = _BY_NUMPY.get(dtype.newbyteorder("="))

@@ -14,12 +14,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from . import dtypes
 from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
 from .functions import body_of
 from .model import Graph, Initializer, Node, ValueInfo
-from .prepare import LoweringCache, Prepared, needed
+from .prepare import LoweringCache, Prepared, Step, steps
 from .registry import OpDef
 from .signatures import misfit
 
@@ -30,6 +31,7 @@ MAX_KNOWN = 4096
 MAX_AT_ONCE = 64
 # Iterations that depend on no data are unrolled; past this the host's memory would be at risk.
 MAX_RECORDS = 1 << 22
+_COUNTING = frozenset(d for d in dtypes.ALL if d.is_integer or d is dtypes.BOOL)
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 """What an op, or numpy in its hands, raises on attributes and inputs that it did not expect."""
 Asking = Generator[Value, Array, Any]
@@ -132,55 +134,85 @@ class Lowering:
             # What the graph around this one counts as a single use may be several in here, or in several iterations.
             if isinstance(item, Value) and not (isolated and prepared.uses[name] == 1):
                 item.producer = None
-        nodes, last = needed(prepared, fetches)
         self._scopes.append(scope)
-        for node in nodes:
-            if node.index in prepared.settled:
+        for step in steps(prepared, fetches):
+            if step.node.index in prepared.settled:
                 continue
-            yield from self._node(scope, node)
-            for name in last.get(node.index, ()):
+            args = self._arguments(scope, step)
+            results = self._plainly(scope, step, args) if step.plain else None
+            if results is None:
+                results = yield from self._node(scope, step, args)
+            self._bind(scope, step, results)
+            for name in step.last:
                 scope.items.pop(name, None)
-        results = [scope.find(name) for name in fetches]
+        fetched = [scope.find(name) for name in fetches]
         self._scopes.pop()
-        return results
+        return fetched
 
-    def _node(self, scope: _Scope, node: Node) -> Asking:
-        cx, graph = self.context, scope.prepared.graph
-        cx.node, cx.opset = node, node.opset or graph.opsets.get(node.domain, 0)
-        args = [scope.find(i) if i else None for i in node.inputs]
+    def _arguments(self, scope: _Scope, step: Step) -> list[Item | None]:
+        """The inputs of the node that is now in hand."""
+        node, items, weights = step.node, scope.items, scope.prepared.weights
+        self.context.node, self.context.opset = node, step.opset
+        return [(items.get(i) or weights.get(i) or scope.find(i)) if i else None for i in node.inputs]
+
+    def _plainly(self, scope: _Scope, step: Step, args: list[Item | None]) -> list[Item | None] | None:
+        """The results of a node that asks for nothing, as most are; None, and nothing is done, for any other."""
+        cx, form = self.context, step.form
+        assert form is not None
+        kinds = self._fits(scope, step, form, args)
+        if STRING in kinds or HostView in kinds:
+            return None
+        folded = self._fold(form, args)
+        if folded is not None:
+            return folded
+        if step.pure:
+            ready = self._without_run(scope, step, form, args)
+            if ready is not None:
+                return None if ready == [NotImplemented] else ready
+        mark = len(cx.records)
+        try:
+            result = self._once(step, form, args)
+        except NeedsValueError:
+            del cx.records[mark:]
+            return None
+        return None if result is NotImplemented else _list(result)
+
+    def _node(self, scope: _Scope, step: Step, args: list[Item | None]) -> Asking:
+        """The results of any node."""
+        node, form = step.node, step.form
         scope.args, scope.keep = args, ()
-        form = scope.prepared.forms[node.index]
         if form is not None and form.name not in _PASSING and any(isinstance(a, HostView) for a in args):
             for at, item in enumerate(args):
                 if isinstance(item, HostView):
                     args[at] = yield from self._look(scope, node.inputs[at], item)
-        if form is None or (node.domain, node.op_type) in graph.functions:
+        if form is None or step.expanded:
             results = yield from self._expand(scope, node, args)
         else:
-            self._fits(scope, node, form, args)
+            self._fits(scope, step, form, args)
             folded = self._fold(form, args)
             if folded is not None:
                 results = folded
             elif form.name in _MOVING and not form.domain and any(map(_is_string, args)):
-                results = yield from self._move_strings(scope, node, form, args)
+                results = yield from self._move_strings(scope, step, form, args)
             else:
-                results = yield from self._call(scope, node, form, args)
+                results = yield from self._call(scope, step, form, args)
             if results == [NotImplemented]:
                 results = yield from self._expand(scope, node, args)
         scope.args, scope.keep = (), ()
-        self._bind(scope, node, results)
+        return results
 
-    def _fits(self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]) -> None:
-        """Refuse inputs and attributes that the operator does not take; each combination is looked at once."""
-        cx = self.context
+    def _fits(self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]) -> tuple[Any, ...]:
+        """Refuse inputs and attributes that the operator does not take; each combination is looked at once. Returns
+        the kinds of the inputs, among others."""
+        node = step.node
         kinds = (node.index, scope.checked, *[a.dtype if isinstance(a, Value) else type(a) for a in args])
-        if kinds in scope.prepared.fitting:
-            return
-        _check_call(cx, form, args)
-        wrong = misfit(node.op_type, cx.opset, args) if scope.checked and not node.domain else None
-        if wrong is not None:
-            cx.fail(wrong, InvalidModelError)
-        scope.prepared.fitting.add(kinds)
+        if kinds not in scope.prepared.fitting:
+            _check_call(self.context, form, args)
+            wrong = misfit(node.op_type, step.opset, args) if scope.checked and not node.domain else None
+            if wrong is not None:
+                self.context.fail(wrong, InvalidModelError)
+            scope.prepared.fitting.add(kinds)
+        return kinds
 
     def _fold(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
         """Shape arithmetic on the host, if that is all that the node does."""
@@ -203,10 +235,12 @@ class Lowering:
             return None
         if folded is NotImplemented:
             return None
-        values = [self.context.known(_array(r)) for r in (folded if isinstance(folded, tuple) else (folded,))]
-        for value in values:
+        values: list[Item | None] = []
+        for array in folded if isinstance(folded, tuple) else (folded,):
+            value = self.context.known(_array(array))
             value.const = const
-        return list(values)
+            values.append(value)
+        return values
 
     def _look(self, scope: _Scope, name: str, view: HostView) -> Asking:
         """The tensor of strings that a view is; a node computes with it, so the run must tell what is in it."""
@@ -221,7 +255,7 @@ class Lowering:
             scope.items[name] = value
         return value
 
-    def _move_strings(self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]) -> Asking:
+    def _move_strings(self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]) -> Asking:
         """Let an operator move the numbers of strings, and look the strings up where they have come to. Number 0 is "",
         with which operators fill."""
         pool: list[Array] = [np.array([""], object)]
@@ -236,38 +270,51 @@ class Lowering:
             numbered.append(item)
         scope.args = numbered
         strings = np.concatenate(pool)
-        moved = yield from self._call(scope, node, form, numbered)
+        moved = yield from self._call(scope, step, form, numbered)
         return [_named(strings, m) if isinstance(m, Value) else None for m in moved]
 
     def _call(
-        self, scope: _Scope, node: Node, form: OpDef, args: Sequence[Item | None]
+        self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]
     ) -> Generator[Value, Array, list[Item | None]]:
         cx = self.context
-        if form.pure and not node.nests:
-            if all(a is None or (isinstance(a, Value) and a.const) for a in args):
-                sources = [a for a in args if isinstance(a, Value)]
-                made: list[Item | None] = cx.derived(node, sources, lambda: self._finish(form, args))
-                values = [v for v in made if isinstance(v, Value)]
-                for value in values:
-                    value.const = True
-                if len(values) == sum(v is not None for v in made):
-                    scope.prepared.settle(node, made)
-                return made
-            small = self._at_once(form, args)
-            if small is not None:
-                return small
+        if step.pure:
+            ready = self._without_run(scope, step, form, args)
+            if ready is not None:
+                return ready
         while True:
             mark = len(cx.records)
             try:
-                result = self._once(form, args)
+                result = self._once(step, form, args)
                 return _list((yield from self._drive(scope, result)) if form.generator else result)
             except NeedsValueError as error:
                 # The op reads before it emits, so it can be asked again.
                 del cx.records[mark:]
                 yield from self._ask(error.value)
-                cx.node = node
+                cx.node = step.node
 
-    def _at_once(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
+    def _without_run(
+        self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]
+    ) -> list[Item | None] | None:
+        """Results that are there before the tape runs: what a pure op makes of constants, or of small known values."""
+        cx, const = self.context, True
+        for item in args:
+            if item is None or (isinstance(item, Value) and item.const):
+                continue
+            if not isinstance(item, Value) or item.known is None:
+                return None
+            const = False
+        if not const:
+            return self._at_once(step, form, args)
+        sources = [a for a in args if isinstance(a, Value)]
+        made: list[Item | None] = cx.derived(step.node, sources, lambda: self._finish(step, form, args))
+        values = [v for v in made if isinstance(v, Value)]
+        for value in values:
+            value.const = True
+        if len(values) == sum(v is not None for v in made):
+            scope.prepared.settle(step.node, made)
+        return made
+
+    def _at_once(self, step: Step, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
         """Shape arithmetic that is not for the host, such as lengths as floats: small results of known values, computed
         by the kernels now, and known from then on."""
         evaluate = self._evaluate
@@ -276,7 +323,7 @@ class Lowering:
         for item in args:
             if item is not None and not _is_small_known(item):
                 return None
-        made = self.context.aside(lambda: self._finish(form, args))
+        made = self.context.aside(lambda: self._finish(step, form, args))
         if not all(v is None or (isinstance(v, Value) and v.size <= MAX_AT_ONCE and v.dtype.bits >= 8) for v in made):
             return None
         known: list[Item | None] = []
@@ -287,9 +334,9 @@ class Lowering:
             known.append(value)
         return known
 
-    def _finish(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None]:
+    def _finish(self, step: Step, form: OpDef, args: Sequence[Item | None]) -> list[Item | None]:
         """The results of an op on constants; one that is a generator gets its answers at once."""
-        result = self._once(form, args)
+        result = self._once(step, form, args)
         if not form.generator:
             return _list(result)
         reply: Any = None
@@ -302,9 +349,11 @@ class Lowering:
                 self._refuse(error, args)
             reply = self.context.read(self._asked(request))
 
-    def _once(self, form: OpDef, args: Sequence[Item | None]) -> Any:
-        cx = self.context
-        bound = [cx.read(a) if isinstance(a, Value) and _is_host(form, i) else a for i, a in enumerate(args)]
+    def _once(self, step: Step, form: OpDef, args: Sequence[Item | None]) -> Any:
+        cx, bound = self.context, list[Any](args)
+        for i in step.host:
+            if isinstance(bound[i], Value):
+                bound[i] = cx.read(bound[i])
         try:
             return form.function(cx, *bound, **cx.node.attributes)
         except _MISTAKES as error:
@@ -397,16 +446,12 @@ class Lowering:
         self.context.node = node
         return [next(made) if wanted else None for wanted in node.outputs]
 
-    def _bind(self, scope: _Scope, node: Node, results: Sequence[Item | None]) -> None:
+    def _bind(self, scope: _Scope, step: Step, results: Sequence[Item | None]) -> None:
         cx = self.context
-        uses = scope.prepared.uses
-        for i, name in enumerate(node.outputs):
-            count = uses[name] if name else 0
-            if not count:
-                continue
+        for i, name, count in step.outputs:
             item = results[i] if i < len(results) else None
             if item is None:
-                missing = [o for i, o in enumerate(node.outputs) if uses[o] and results[i : i + 1] in ([], [None])]
+                missing = [n for i, n, _ in step.outputs if results[i : i + 1] in ([], [None])]
                 cx.fail(f"outputs {missing} are not supported", UnsupportedModelError)
             if isinstance(item, Value):
                 if item.name and not item.const:
@@ -456,12 +501,8 @@ def _weight(initializer: Initializer) -> Value:
     return value
 
 
-def _is_host(form: OpDef, index: int) -> bool:
-    return index < len(form.inputs) and form.inputs[index] in form.host
-
-
 def _is_small_integer(value: Value) -> bool:
-    return (value.dtype.is_integer or value.dtype.short == "bool") and value.size <= MAX_KNOWN
+    return value.dtype in _COUNTING and value.size <= MAX_KNOWN
 
 
 def _is_small_known(item: Item) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import ops, registry
 from .context import Item, Value
@@ -14,6 +14,26 @@ from .model import Graph, Initializer, Node, function_graph
 from .order import reads
 from .patterns import simplify
 from .registry import OpDef
+
+
+class Step(NamedTuple):
+    """One node to lower, and what lowering would otherwise find out about it again for every shape."""
+
+    node: Node
+    opset: int
+    form: OpDef | None
+    expanded: bool
+    """Its function's body is lowered in its place."""
+    plain: bool
+    """It is not, and its form answers at once: it asks for nothing that only a run can tell."""
+    pure: bool
+    """The same inputs give the same outputs, and no graph inside the node reads others."""
+    host: tuple[int, ...]
+    """The inputs that the form gets as arrays."""
+    outputs: tuple[tuple[int, str, int], ...]
+    """Of those that are read: index, name, number of readers."""
+    last: tuple[str, ...]
+    """Names that no node after it reads."""
 
 
 @dataclass(eq=False)
@@ -30,7 +50,8 @@ class Prepared:
     """Nodes whose outputs depend on this graph's initializers alone: what the first lowering made of them holds."""
     fitting: set[tuple[Any, ...]] = field(default_factory=set)
     """Nodes and the kinds of their inputs that have passed the checks."""
-    needed: dict[tuple[str, ...], tuple[list[Node], dict[int, list[str]]]] = field(default_factory=dict)
+    steps: dict[tuple[str, ...], list[Step]] = field(default_factory=dict)
+    """By fetches."""
 
     def settle(self, node: Node, results: Sequence[Item | None]) -> None:
         """Keep the constant results of a node for all lowerings, if it reads nothing from outside this graph."""
@@ -151,16 +172,33 @@ def _check_order(graph: Graph, outer: set[str]) -> None:
             raise InvalidModelError(f"{graph.where}: output {output.name!r} is computed by no node")
 
 
-def needed(prepared: Prepared, fetches: tuple[str, ...]) -> tuple[list[Node], dict[int, list[str]]]:
-    """The nodes that the fetches depend on, in order, and by node the names that none after it reads."""
-    found = prepared.needed.get(fetches)
+def steps(prepared: Prepared, fetches: tuple[str, ...]) -> list[Step]:
+    """The nodes that the fetches depend on, in order."""
+    found = prepared.steps.get(fetches)
     if found is None:
-        wanted, nodes, last = set(fetches), [], dict[int, list[str]]()
+        wanted, found = set(fetches), []
         for node in reversed(prepared.graph.nodes):
             if not wanted.isdisjoint(node.outputs):
-                nodes.append(node)
                 read = reads(node)
-                last[node.index] = [n for n in read if n not in wanted]
+                found.append(_step(prepared, node, tuple(n for n in read if n not in wanted)))
                 wanted |= read
-        found = prepared.needed[fetches] = (nodes[::-1], last)
+        found.reverse()
+        prepared.steps[fetches] = found
     return found
+
+
+def _step(prepared: Prepared, node: Node, last: tuple[str, ...]) -> Step:
+    graph, form = prepared.graph, prepared.forms[node.index]
+    expanded = form is None or (node.domain, node.op_type) in graph.functions
+    given = form.inputs[: len(node.inputs)] if form is not None else ()
+    return Step(
+        node,
+        opset=node.opset or graph.opsets.get(node.domain, 0),
+        form=form,
+        expanded=expanded,
+        plain=form is not None and not expanded and not form.generator,
+        pure=form is not None and form.pure and not node.nests,
+        host=tuple(i for i, name in enumerate(given) if form is not None and name in form.host),
+        outputs=tuple((i, n, prepared.uses[n]) for i, n in enumerate(node.outputs) if n and prepared.uses[n]),
+        last=last,
+    )
