@@ -263,7 +263,7 @@ class Context:
         the same number of bytes, if this op is the last to read that; the kernel must then work in place."""
         value = Value(shape, dtype)
         value.reuse = tuple(reuse)
-        if any(d < 0 for d in value.shape):
+        if value.shape and min(value.shape) < 0:
             self.fail(f"output shape {list(shape)} has a negative dimension")
         if value.nbytes >= _ADDRESSES:
             self.fail(
@@ -357,9 +357,14 @@ class Context:
         the result, and the result stays in the heap; with others they are ordinary records of the tape. ``key`` must
         tell apart all that ``make`` may produce from the same sources.
         """
-        if self._recipe is not None or not all(s.const for s in sources):
+        if self._recipe is not None:
             return make()
-        full_key = (key, *((s.root, s.offset, s.shape) for s in sources))
+        parts: list[Any] = [key]
+        for source in sources:
+            if not source.const:
+                return make()
+            parts += (source.root, source.offset, source.shape)
+        full_key = tuple(parts)
         if full_key not in self._derived:
             self._recipe = Recipe()
             try:

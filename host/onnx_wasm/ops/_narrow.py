@@ -65,8 +65,11 @@ def by_bytes(function: Function) -> Function:
 
     @functools.wraps(function)
     def op(cx: Context, *args: Any, **attributes: Any) -> Any:
-        narrow = next((a.dtype for a in args if isinstance(a, Value) and 0 < a.dtype.bits < 8), None)
-        if narrow is None:
+        for arg in args:
+            if isinstance(arg, Value) and 0 < arg.dtype.bits < 8:
+                narrow = arg.dtype
+                break
+        else:
             return function(cx, *args, **attributes)
         wide = [_unpacked(cx, a) if isinstance(a, Value) and a.dtype is narrow else a for a in args]
         result = function(cx, *wide, **attributes)

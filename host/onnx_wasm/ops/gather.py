@@ -26,7 +26,8 @@ def is_wide(cx: Context, indices: Value) -> int:
 
 
 def fold_gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
-    return np.take(x, indices, axis)
+    # numpy.take takes ten times as long.
+    return np.asarray(x.take(indices, axis))
 
 
 @op("Gather", fold=fold_gather)

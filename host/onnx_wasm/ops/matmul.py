@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from ..context import Context, Quantized, Record, Value
 from ..dtypes import F32, F64, I8, I32, I64, U32, U64
@@ -25,6 +27,8 @@ TILE_BYTES = 128
 LAYOUT_PANELS, LAYOUT_ROWS, LAYOUT_TRANSPOSED, LAYOUT_COLUMN, LAYOUT_STORED = range(5)
 
 _PLAIN = (F64, I32, U32, I64, U64)
+Batch = tuple[int, int, int]
+"""A batch dimension: size, stride of a, stride of b; strides in matrices."""
 
 
 def split_k(k: int, block: int = BLOCK_K) -> int:
@@ -51,27 +55,47 @@ def multiply(
     """alpha times the matrix product, of operands whose last two axes may be stored exchanged."""
     if not a.shape or not b.shape:
         cx.fail(f"operands must have at least one dimension, got {a!r} and {b!r}")
-    a_shape = a.shape if a.rank > 1 else (1, *a.shape)
-    b_shape = b.shape if b.rank > 1 else (*b.shape, 1)
     trans_a, trans_b = trans_a and a.rank > 1, trans_b and b.rank > 1
+    found = _product(a.shape, b.shape, trans_a, trans_b)
+    if isinstance(found, str):
+        cx.fail(found.format(a=repr(a), b=repr(b)))
+    shape, m, k, n, batch = found
+    return _emit(cx, a, b, shape, m, k, n, batch=batch, trans_a=trans_a, trans_b=trans_b, alpha=alpha)
+
+
+class _Product(NamedTuple):
+    """The shape of a product, the sizes of each of its matrices, and its batch as `_collapse` gives it."""
+
+    shape: tuple[int, ...]
+    m: int
+    k: int
+    n: int
+    batch: tuple[Batch, ...]
+
+
+@lru_cache(64)
+def _product(a_shape: tuple[int, ...], b_shape: tuple[int, ...], trans_a: bool, trans_b: bool) -> _Product | str:
+    """Of operands of these shapes; what is wrong, about {a} and {b}, if they do not fit."""
+    a_rank, b_rank = len(a_shape), len(b_shape)
+    a_shape = a_shape if a_rank > 1 else (1, *a_shape)
+    b_shape = b_shape if b_rank > 1 else (*b_shape, 1)
     m, k = a_shape[:-3:-1] if trans_a else a_shape[-2:]
     rows, n = b_shape[:-3:-1] if trans_b else b_shape[-2:]
     if rows != k:
-        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {rows} rows")
+        return f"{{a}} and {{b}} do not fit: {k} columns and {rows} rows"
     rank = max(len(a_shape), len(b_shape)) - 2
     a_batch = (1,) * (rank + 2 - len(a_shape)) + a_shape[:-2]
     b_batch = (1,) * (rank + 2 - len(b_shape)) + b_shape[:-2]
     batch = []
     for p, q in zip(a_batch, b_batch, strict=True):
         if p != q and p != 1 and q != 1:
-            cx.fail(f"the batch dimensions of {a!r} and {b!r} do not broadcast: {p} and {q}")
+            return f"the batch dimensions of {{a}} and {{b}} do not broadcast: {p} and {q}"
         batch.append(q if p == 1 else p)
-    shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
+    shape = (*batch, *((m,) if a_rank > 1 else ()), *((n,) if b_rank > 1 else ()))
     if math.prod(b_batch) == 1 and not trans_a:
         m *= math.prod(batch)
         batch, a_batch, b_batch = [], (), ()
-    steps = _collapse(batch, a_batch, b_batch)
-    return _emit(cx, a, b, shape, m, k, n, batch=steps, trans_a=trans_a, trans_b=trans_b, alpha=alpha)
+    return _Product(shape, m, k, n, tuple(_collapse(batch, a_batch, b_batch)))
 
 
 @op("Gemm", since=7)
@@ -109,9 +133,9 @@ def gemm(
     )  # fmt: skip
 
 
-def _collapse(dims: Sequence[int], a_dims: Sequence[int], b_dims: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Batch dimensions as (size, stride of a, stride of b), strides in matrices, neighbours merged where possible."""
-    merged: list[tuple[int, int, int]] = []
+def _collapse(dims: Sequence[int], a_dims: Sequence[int], b_dims: Sequence[int]) -> list[Batch]:
+    """Batch dimensions, neighbours merged where possible."""
+    merged: list[Batch] = []
     a_step = b_step = 1
     for size, p, q in zip(reversed(dims), reversed(a_dims), reversed(b_dims), strict=True):
         a_stride, b_stride = (a_step if p != 1 else 0), (b_step if q != 1 else 0)
@@ -136,7 +160,7 @@ def _emit(
     k: int,
     n: int,
     *,
-    batch: Sequence[tuple[int, int, int]] = (),
+    batch: Sequence[Batch] = (),
     trans_a: bool = False,
     trans_b: bool = False,
     alpha: float = 1.0,
@@ -165,6 +189,61 @@ def _emit(
         layout, operand, b_bytes = LAYOUT_PANELS, pack_columns(cx, b, k, n, trans_b, alpha), k * 32 * -(-n // 8)
     else:
         layout = LAYOUT_TRANSPOSED if trans_b else LAYOUT_ROWS
+    blocks = _blocks(m, k, n, matrices, layout, tuple(batch), b_bytes)
+    record = cx.emit(
+        "gemm_f32",
+        units=blocks.units,
+        a=a,
+        b=operand,
+        columns=columns,
+        y=y,
+        c=c,
+        residual=None,
+        scratch=cx.scratch(blocks.scratch),
+        m=m,
+        n=n,
+        k=k,
+        kc=blocks.kc,
+        block_m=blocks.block_m,
+        block_n=blocks.block_n,
+        layout=layout,
+        lda=(m if trans_a else k) * 4,
+        ldb=(k if trans_b else n) * 4,
+        trans_a=int(trans_a),
+        b_scale=alpha,
+        c_scale=beta,
+        c_row=c_strides[0],
+        c_column=c_strides[1],
+        by_rows=int(blocks.by_rows),
+        unit=blocks.unit,
+        per_matrix=blocks.per_matrix,
+        act=0,
+        alpha=0.0,
+        beta=0.0,
+        batch=blocks.batch,
+    )
+    y.producer = record
+    if y.rank == 2 and c is None:
+        record.affine = _shift_columns(record)
+    return y
+
+
+class _Blocks(NamedTuple):
+    """How gemm_f32 cuts a product."""
+
+    kc: int
+    block_m: int
+    block_n: int
+    scratch: int
+    by_rows: bool
+    unit: int
+    per_matrix: int
+    units: int
+    batch: tuple[int, ...]
+
+
+@lru_cache(64)
+def _blocks(m: int, k: int, n: int, matrices: int, layout: int, batch: tuple[Batch, ...], b_bytes: int) -> _Blocks:
     kc = max(k, 4) if m == 1 else split_k(k, _block_k(m) if layout == LAYOUT_PANELS else BLOCK_K)
     block_m = min(BLOCK_M, -(-m // 4) * 4)
     block_n = BLOCK_N_PACKED if layout == LAYOUT_PANELS else min(BLOCK_N, -(-n // 8) * 8)
@@ -182,42 +261,8 @@ def _emit(
     if by_rows:
         unit = 32 if matrices < 8 else -(-m // 4) * 4
     per_matrix = -(-(m if by_rows else n) // unit)
-    record = cx.emit(
-        "gemm_f32",
-        units=matrices * per_matrix,
-        a=a,
-        b=operand,
-        columns=columns,
-        y=y,
-        c=c,
-        residual=None,
-        scratch=cx.scratch(scratch),
-        m=m,
-        n=n,
-        k=k,
-        kc=kc,
-        block_m=block_m,
-        block_n=block_n,
-        layout=layout,
-        lda=(m if trans_a else k) * 4,
-        ldb=(k if trans_b else n) * 4,
-        trans_a=int(trans_a),
-        b_scale=alpha,
-        c_scale=beta,
-        c_row=c_strides[0],
-        c_column=c_strides[1],
-        by_rows=int(by_rows),
-        unit=unit,
-        per_matrix=per_matrix,
-        act=0,
-        alpha=0.0,
-        beta=0.0,
-        batch=_batch_words(batch, m * k * 4, b_bytes),
-    )
-    y.producer = record
-    if y.rank == 2 and c is None:
-        record.affine = _shift_columns(record)
-    return y
+    words = tuple(_batch_words(batch, m * k * 4, b_bytes))
+    return _Blocks(kc, block_m, block_n, scratch, by_rows, unit, per_matrix, matrices * per_matrix, words)
 
 
 def _shift_columns(record: Record) -> Callable[[Value | None, Value | None], bool]:
@@ -230,7 +275,7 @@ def _shift_columns(record: Record) -> Callable[[Value | None, Value | None], boo
     return affine
 
 
-def _batch_words(batch: Sequence[tuple[int, int, int]], a_bytes: int, b_bytes: int) -> list[int]:
+def _batch_words(batch: Sequence[Batch], a_bytes: int, b_bytes: int) -> list[int]:
     return [
         len(batch),
         *(size for size, _, _ in batch),
@@ -308,7 +353,7 @@ def _emit_plain(
     k: int,
     n: int,
     matrices: int,
-    batch: Sequence[tuple[int, int, int]],
+    batch: Sequence[Batch],
     trans_a: bool,
     trans_b: bool,
     alpha: float,

@@ -75,11 +75,16 @@ def squeeze(cx: Context, x: Value, axes: Array | None = None) -> Value:
     return squeeze_1(cx, x, axes=None if axes is None else axes.reshape(-1).tolist())
 
 
-def fold_unsqueeze(x: Array, axes: Array | Sequence[int]) -> Array:
-    return np.expand_dims(x, tuple(int(a) for a in np.reshape(axes, -1)))
+def fold_unsqueeze(x: Array, axes: Array) -> Array:
+    # numpy.expand_dims takes ten times as long.
+    rank, old = x.ndim + axes.size, iter(x.shape)
+    new = {a + rank if a < 0 else a for a in axes.reshape(-1).tolist()}
+    if len(new) != axes.size or not new.issubset(range(rank)):
+        raise ValueError("axes do not fit")
+    return x.reshape([1 if i in new else next(old) for i in range(rank)])
 
 
-@op("Unsqueeze", since=1, fold=lambda x, *, axes: fold_unsqueeze(x, axes))
+@op("Unsqueeze", since=1, fold=lambda x, *, axes: fold_unsqueeze(x, np.array(axes, np.int64)))
 def unsqueeze_1(cx: Context, x: Value, *, axes: Sequence[int]) -> Value:
     """With axes of one element where the result has the listed ones."""
     rank = x.rank + len(axes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -41,21 +42,11 @@ def permute(
 ) -> Value:
     """``x`` seen with shape ``view``, its axes put into ``order``, given as ``shape``."""
     result = tuple(view[a] for a in order) if shape is None else tuple(shape)
-    steps = strides(view)
-    groups: list[tuple[int, int]] = []
-    for a in order:
-        n, step = view[a], steps[a]
-        if n == 1:
-            continue
-        if groups and groups[-1][1] == n * step:
-            groups[-1] = (groups[-1][0] * n, step)
-        else:
-            groups.append((n, step))
-    if len(groups) <= 1 or x.size == 0:
+    dims = list(_permuted(tuple(view), tuple(order)))
+    if len(dims) <= 1 or x.size == 0:
         return cx.alias(x, result)
     size = width(cx, x)
     y = cx.out(result, x.dtype)
-    dims = [(n, s, d) for (n, s), d in zip(groups, strides([n for n, _ in groups]), strict=True)]
     if dims[-1][1] == 1:
         run = dims[-1][0]
         if len(dims) < 3 or run * size not in (2, 4, 8, 16):
@@ -66,6 +57,22 @@ def permute(
         dims = [(n, s // run, d // run) for n, s, d in dims[:-1]]
     emit_transpose(cx, x, y, dims, size)
     return y
+
+
+@lru_cache(64)
+def _permuted(view: tuple[int, ...], order: tuple[int, ...]) -> tuple[Dim, ...]:
+    """The fewest dims that visit a tensor of shape ``view`` with its axes in another order."""
+    steps = strides(view)
+    groups: list[tuple[int, int]] = []
+    for a in order:
+        n, step = view[a], steps[a]
+        if n == 1:
+            continue
+        if groups and groups[-1][1] == n * step:
+            groups[-1] = (groups[-1][0] * n, step)
+        else:
+            groups.append((n, step))
+    return tuple((n, s, d) for (n, s), d in zip(groups, strides([n for n, _ in groups]), strict=True))
 
 
 def emit_transpose(cx: Context, x: Value, y: Value, dims: list[Dim], size: int) -> None:
