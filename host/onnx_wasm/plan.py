@@ -65,6 +65,8 @@ class SegmentPlan:
     """The records of one segment, and where the values they refer to are."""
 
     records: list[Record]
+    values: list[list[Value]]
+    """Those among the arguments of each record."""
     start: int
     """Position of the first record; lifetimes are positions."""
     end: int
@@ -119,7 +121,7 @@ class Planner:
         arena = place(moving, bound, pinned)
         freed = [b for b in self._pinned if b.last < end]
         self._pinned = [b for b in [*self._pinned, *moving] if b.last == FOREVER]
-        return SegmentPlan(records, start, end, dict(self._buffers), new, freed, arena, bound)
+        return SegmentPlan(records, values, start, end, dict(self._buffers), new, freed, arena, bound)
 
     def _separate_outputs(self) -> set[Value]:
         """Give every fetch memory of its own: a copy for one that aliases an input, a weight, another fetch or a value

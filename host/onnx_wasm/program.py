@@ -520,7 +520,8 @@ def _own(kernel: str) -> int:
     return engine.manifest().kernels[kernel].id
 
 
+@cache
 def _signature(kernel: str) -> tape.Signature | None:
-    """A kernel's id and argument types, or None for one that the module does not have."""
+    """How a kernel's records are written, or None for one that the module does not have."""
     found = engine.manifest().kernels.get(kernel)
-    return None if found is None else (found.id, found.args)
+    return None if found is None else tape.signature(found.id, found.args)

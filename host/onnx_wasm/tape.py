@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +35,6 @@ _RESULT_WORD = 3
 _MALLOC_WORDS, _BIND_WORDS = 6, 5
 _KNOWN_ALIGNMENT = 16
 Words = NDArray[np.uint32]
-Signature = tuple[int, dict[str, str]]
-"""A kernel's id and the types of its arguments."""
 
 
 @dataclass(eq=False)
@@ -84,24 +81,36 @@ class Tape:
     """The words that hold the blocks of its `tape_malloc` records."""
 
 
-class _Layout(NamedTuple):
-    """Where a kernel's record has its arguments."""
+class Signature(NamedTuple):
+    """A kernel, and how its record is written."""
 
+    kernel: int
     fixed: struct.Struct
-    """All but the lists of words, which follow."""
-    arguments: tuple[tuple[str, str, int], ...]
-    """(name, type, word from the record's start) of each."""
+    """All arguments but the lists of words, which follow."""
     names: Set[str]
+    order: tuple[str, ...]
+    """The names of the arguments as ``fixed`` has them; working memory takes two numbers."""
+    places: tuple[tuple[int, str, int], ...]
+    """(index in that order, type, word from the record's start) of those that are no plain numbers."""
+    numbers: tuple[tuple[int, str], ...]
+    """(index in that order, type) of integers."""
 
 
-@cache
-def _layout(kinds: tuple[tuple[str, str], ...]) -> _Layout:
-    at, arguments = 2, []
-    for name, kind in kinds:
-        arguments.append((name, kind, at))
-        at += struct.calcsize("<" + _CODES[kind]) // 4
-    codes = "".join(_CODES[kind] for _, kind in kinds)
-    return _Layout(struct.Struct("<" + codes), tuple(arguments), dict(kinds).keys())
+def signature(kernel: int, kinds: Mapping[str, str]) -> Signature:
+    """Of a kernel's id, and its arguments' types by name."""
+    word, codes = HEADER.size // 4, ""
+    order: list[str] = []
+    places, numbers = [], []
+    for name, kind in kinds.items():
+        if kind in ("i32", "i64"):
+            numbers.append((len(order), kind))
+        elif kind not in ("f32", "f64"):
+            places.append((len(order), kind, word))
+        code = _CODES[kind]
+        order += [name] * len(code)
+        word += struct.calcsize("<" + code) // 4
+        codes += code
+    return Signature(kernel, struct.Struct("<" + codes), kinds.keys(), tuple(order), tuple(places), tuple(numbers))
 
 
 def encode(
@@ -126,8 +135,8 @@ def encode_record(
     record: Record, signature: Signature, address: Callable[[Value], int], *, shared: bool = False
 ) -> bytes:
     """One record whose addresses are all known."""
-    kernel, kinds = signature
-    body = _arguments(record, _layout(tuple(kinds.items())), lambda value, _: address(value))
+    kernel = signature.kernel
+    body = _arguments(record, signature, lambda value, _: address(value))
     if shared and _is_worth_sharing(record):
         kernel |= _SHARED
     return HEADER.pack(kernel, _length(record, body), record.units) + body
@@ -155,42 +164,54 @@ def _length(record: Record | None, body: bytes) -> int:
 def _i32(record: Record, name: str, value: int) -> int:
     """A number as an unsigned word."""
     if not -(1 << 31) <= value < 1 << 32:
-        raise ShapeError(f"{record.node}: {name} is {value}, beyond 32 bits")
+        raise ShapeError(f"{record.node}: {name} is {value}, beyond 32 bits") from None
     return value & 0xFFFFFFFF
 
 
-def _arguments(record: Record, layout: _Layout, address: Callable[[Value, int], int]) -> bytes:
+def _arguments(record: Record, signature: Signature, address: Callable[[Value, int], int]) -> bytes:
     """A record without its header; ``address`` answers for a value and the word that it is for."""
     args = record.args
     if not 0 <= record.units <= MAX_WORD:
         raise ShapeError(f"{record.node}: {record.units} units of work; the limit is {MAX_WORD:,}")
-    if args.keys() != layout.names:
-        raise AssertionError(f"{record.kernel} takes {list(layout.names)}, {record.node} gives {list(args)}")
-    fixed: list[Any] = []
+    if args.keys() != signature.names:
+        raise AssertionError(f"{record.kernel} takes {list(signature.names)}, {record.node} gives {list(args)}")
+    fixed = [args[name] for name in signature.order]
     tail = b""
-    base = HEADER.size + layout.fixed.size
-    for name, kind, word in layout.arguments:
-        value = args[name]
+    for at, kind, word in signature.places:
+        value = fixed[at]
         if isinstance(value, Value):
             if (value.stride is None) is (kind == "scratch"):
+                name = signature.order[at]
                 raise AssertionError(f"{record.node}: {record.kernel} and its op differ over whose memory {name} is")
-            fixed.append(address(value, word))
+            fixed[at] = address(value, word)
             if kind == "scratch":
-                fixed.append(value.stride)
-        elif kind == "i32":
-            fixed.append(_i32(record, name, value))
+                fixed[at + 1] = value.stride
         elif kind == "words":
-            fixed.append(base + len(tail))
-            tail += struct.pack(f"<{len(value)}I", *[_i32(record, name, v) for v in value])
-        elif kind == "ptr":
-            fixed.append(0 if value is None else value)
-        elif kind == "scratch":
-            fixed += (0, 0)
-        elif kind == "i64" and not -(1 << 63) <= value < 1 << 63:
-            raise ShapeError(f"{record.node}: {name} is {value}, beyond 64 bits")
-        else:
-            fixed.append(value)
-    return layout.fixed.pack(*fixed) + tail
+            fixed[at] = HEADER.size + signature.fixed.size + len(tail)
+            tail += _words(record, signature.order[at], value)
+        elif value is None:
+            fixed[at] = 0
+            if kind == "scratch":
+                fixed[at + 1] = 0
+    try:
+        return signature.fixed.pack(*fixed) + tail
+    except struct.error:
+        # A negative number, or one that is beyond its range.
+        for at, kind in signature.numbers:
+            name, number = signature.order[at], fixed[at]
+            if kind == "i32":
+                fixed[at] = _i32(record, name, number)
+            elif not -(1 << 63) <= number < 1 << 63:
+                raise ShapeError(f"{record.node}: {name} is {number}, beyond 64 bits") from None
+        return signature.fixed.pack(*fixed) + tail
+
+
+def _words(record: Record, name: str, values: Sequence[int]) -> bytes:
+    code = f"<{len(values)}I"
+    try:
+        return struct.pack(code, *values)
+    except struct.error:
+        return struct.pack(code, *[_i32(record, name, v) for v in values])
 
 
 class _Encoder:
@@ -228,8 +249,12 @@ class _Encoder:
                     by_last.setdefault(buffer.last, []).append(buffer)
         # A record that patches words is as long as its list of them, so they are counted first.
         patching = {*(b for made in by_first.values() for b in made), *self.earlier}
-        roots = [v.root for record in plan.records for v in record.values()] if patching else []
-        patches = Counter(b for r in roots if (b := plan.buffers[r]) in patching)
+        patches: Counter[Buffer] = Counter()
+        for values in plan.values if patching else ():
+            for value in values:
+                buffer = plan.buffers[value.root]
+                if buffer in patching:
+                    patches[buffer] += 1
         for buffer in plan.freed:
             if buffer in self.earlier:
                 by_last.setdefault(max(buffer.last, plan.start - 1), []).append(buffer)
@@ -264,14 +289,14 @@ class _Encoder:
     def _own(self, kernel: str) -> int:
         signature = self.signature(kernel)
         assert signature is not None, kernel
-        return signature[0]
+        return signature.kernel
 
     def _record(self, record: Record) -> None:
         signature = self.signature(record.kernel)
         if signature is None:
             raise no_kernel(record)
-        kernel, kinds = signature
-        body = _arguments(record, _layout(tuple(kinds.items())), self._refer)
+        kernel = signature.kernel
+        body = _arguments(record, signature, self._refer)
         if self.shared and _is_worth_sharing(record):
             kernel |= _SHARED
         self._append(record, kernel, record.units, body)

@@ -231,7 +231,7 @@ class Weights:
         if found is None:
             raise tape.no_kernel(record)
         data = tape.encode_record(
-            record, (found.id, found.args), addresses.__getitem__, shared=self._runtime.threads > 1
+            record, tape.signature(found.id, found.args), addresses.__getitem__, shared=self._runtime.threads > 1
         )
         block = self._runtime._allocate(len(data), "tape", self._owner, self._owner)
         try:
