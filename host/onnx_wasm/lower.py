@@ -162,11 +162,10 @@ class Lowering:
         kinds = self._fits(scope, step, form, args)
         if STRING in kinds or HostView in kinds:
             return None
-        folded = self._fold(form, args)
-        if folded is not None:
-            return folded
-        if step.pure:
-            ready = self._without_run(scope, step, form, args)
+        if _are_ready(args):
+            ready = self._fold(form, args)
+            if ready is None and step.pure:
+                ready = self._without_run(scope, step, form, args)
             if ready is not None:
                 return None if ready == [NotImplemented] else ready
         mark = len(cx.records)
@@ -189,7 +188,7 @@ class Lowering:
             results = yield from self._expand(scope, node, args)
         else:
             self._fits(scope, step, form, args)
-            folded = self._fold(form, args)
+            folded = self._fold(form, args) if _are_ready(args) else None
             if folded is not None:
                 results = folded
             elif form.name in _MOVING and not form.domain and any(map(_is_string, args)):
@@ -277,7 +276,7 @@ class Lowering:
         self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]
     ) -> Generator[Value, Array, list[Item | None]]:
         cx = self.context
-        if step.pure:
+        if step.pure and _are_ready(args):
             ready = self._without_run(scope, step, form, args)
             if ready is not None:
                 return ready
@@ -296,15 +295,9 @@ class Lowering:
         self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]
     ) -> list[Item | None] | None:
         """Results that are there before the tape runs: what a pure op makes of constants, or of small known values."""
-        cx, const = self.context, True
-        for item in args:
-            if item is None or (isinstance(item, Value) and item.const):
-                continue
-            if not isinstance(item, Value) or item.known is None:
-                return None
-            const = False
-        if not const:
+        if not all(a is None or (isinstance(a, Value) and a.const) for a in args):
             return self._at_once(step, form, args)
+        cx = self.context
         sources = [a for a in args if isinstance(a, Value)]
         made: list[Item | None] = cx.derived(step.node, sources, lambda: self._finish(step, form, args))
         values = [v for v in made if isinstance(v, Value)]
@@ -499,6 +492,14 @@ def _weight(initializer: Initializer) -> Value:
     if initializer.dtype is STRING or (_is_small_integer(value) and initializer.dtype.bits >= 8):
         value.known = initializer.array()
     return value
+
+
+def _are_ready(args: Sequence[Item | None]) -> bool:
+    """Whether there is nothing among a node's inputs that only a run can tell."""
+    for item in args:
+        if item is not None and not (isinstance(item, Value) and (item.known is not None or item.const)):
+            return False
+    return True
 
 
 def _is_small_integer(value: Value) -> bool:

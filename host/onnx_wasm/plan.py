@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from .context import HostView, Item, Record, TensorSequence, Value
@@ -42,22 +42,25 @@ class Place(Enum):
     KNOWN = "known"
 
 
-@dataclass(eq=False)
 class Buffer:
     """Memory that is used from record ``first`` to record ``last``, both included."""
 
-    nbytes: int
-    first: int
-    last: int
-    place: Place
-    values: list[Value] = field(default_factory=list)
-    offset: int = -1
-    """Bytes from the start of the arena."""
-    size: int = field(init=False)
-    """Bytes that it takes there."""
+    __slots__ = ("first", "last", "nbytes", "offset", "place", "size", "values")
 
-    def __post_init__(self) -> None:
-        self.size = align(self.nbytes)
+    def __init__(self, nbytes: int, first: int, last: int, place: Place, values: Sequence[Value] = ()) -> None:
+        self.nbytes = nbytes
+        self.first = first
+        self.last = last
+        self.place = place
+        self.values = list(values)
+        self.offset = -1
+        """Bytes from the start of the arena."""
+        self.size = align(nbytes)
+        """Bytes that it takes there."""
+
+
+_WEIGHT = Buffer(0, 0, FOREVER, Place.WEIGHT)
+"""Of all constants: the session has them in the heap for as long as it lives."""
 
 
 @dataclass(eq=False)
@@ -160,7 +163,10 @@ class Planner:
                 root = value.root
                 found = buffers.get(root)
                 if found is None:
-                    buffers[root] = Buffer(root.nbytes, position, position, self._place_of(root, outputs), [root])
+                    if root.const:
+                        buffers[root] = _WEIGHT
+                    else:
+                        buffers[root] = Buffer(root.nbytes, position, position, self._place_of(root, outputs), [root])
                 elif found.last < position:
                     found.last = position
         for root in outputs:
@@ -173,8 +179,6 @@ class Planner:
             return Place.INPUT
         if root in outputs:
             return Place.OUTPUT
-        if root.const:
-            return Place.WEIGHT
         return Place.ARENA if root.known is None else Place.KNOWN
 
 
@@ -278,19 +282,22 @@ def _climb(
 
 
 def _place_in_order(order: Iterable[Buffer], pinned: Sequence[Buffer]) -> int:
-    placed = sorted(pinned, key=lambda b: b.offset)
+    # (begin, end, first, last) of the buffers placed so far; attributes of buffers would take most of the time.
+    placed = sorted((b.offset, b.offset + b.size, b.first, b.last) for b in pinned)
     total = max((b.offset + b.size for b in pinned), default=0)
     for buffer in order:
-        end = 0
+        size, start, stop = buffer.size, buffer.first, buffer.last
+        free = 0
         best_gap, best_offset = -1, -1
-        for other in placed:
-            if other.first > buffer.last or other.last < buffer.first:
+        for begin, end, first, last in placed:
+            if first > stop or last < start:
                 continue
-            gap = other.offset - end
-            if gap >= buffer.size and (best_gap < 0 or gap < best_gap):
-                best_gap, best_offset = gap, end
-            end = max(end, other.offset + other.size)
-        buffer.offset = end if best_gap < 0 else best_offset
-        total = max(total, buffer.offset + buffer.size)
-        bisect.insort(placed, buffer, key=lambda b: b.offset)
+            gap = begin - free
+            if gap >= size and (best_gap < 0 or gap < best_gap):
+                best_gap, best_offset = gap, free
+            if end > free:
+                free = end
+        offset = buffer.offset = free if best_gap < 0 else best_offset
+        total = max(total, offset + size)
+        bisect.insort(placed, (offset, offset + size, start, stop))
     return total
