@@ -262,7 +262,8 @@ class Context:
         """A new tensor that records of this op write. It may take over the memory of a value in ``reuse`` of
         the same number of bytes, if this op is the last to read that; the kernel must then work in place."""
         value = Value(shape, dtype)
-        value.reuse = tuple(reuse)
+        if reuse:
+            value.reuse = tuple(reuse)
         if value.shape and min(value.shape) < 0:
             self.fail(f"output shape {list(shape)} has a negative dimension")
         if value.nbytes >= _ADDRESSES:
