@@ -314,3 +314,66 @@ def test_a_chain_of_patterns_ends_in_the_convolution() -> None:
         got = session.run({"image": image})["y"].get_data()
         assert [e.kernel for e in session.end_profiling()] == ["conv_f32"]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def flattened(*, opset: int = 13, index: Any = 0) -> tuple[Nodes, Weights]:
+    """As PyTorch writes ``x.reshape(x.shape[0], -1)``."""
+    axes = {"axes": [0]} if opset < 13 else {}
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "i"], ["d"], axis=0),
+        node("Unsqueeze", ["d"] if axes else ["d", "zero"], ["u"], **axes),
+        node("Concat", ["u", "rest"], ["t"], axis=0),
+        node("Reshape", ["x", "t"], ["y"]),
+    ]
+    weights = {"i": np.array(index, np.int64), "rest": np.array([-1], np.int64)}
+    return nodes, weights if axes else {**weights, "zero": np.array([0], np.int64)}
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+@pytest.mark.parametrize("index", [0, 1, -1, -3])
+def test_an_extent(opset: int, index: int) -> None:
+    nodes, weights = flattened(opset=opset, index=index)
+    data = graphs.model(nodes, {"x": (FLOAT, ["a", "b", "c"])}, ["y"], weights, opset=opset)
+    assert kinds(data) == ["Extent", "Concat", "Reshape"]
+    check(data)
+
+
+def test_an_extent_that_is_a_vector_already() -> None:
+    nodes, weights = flattened(index=[1])
+    nodes[1:4] = [node("Gather", ["s", "i"], ["u"]), node("Concat", ["u", "rest"], ["t"], axis=0)]
+    data = made(nodes, weights)
+    assert kinds(data) == ["Extent", "Concat", "Reshape"]
+    check(data)
+
+
+def test_extents_of_one_shape_that_others_read_too() -> None:
+    nodes, weights = flattened()
+    nodes += [
+        node("Gather", ["s", "j"], ["e"]),
+        node("Unsqueeze", ["e", "zero"], ["v"]),
+        node("Unsqueeze", ["e", "zero"], ["w"]),
+        node("Cast", ["s"], ["whole"], to=FLOAT),
+        *(node("Cast", [name], [f"{name}_"], to=FLOAT) for name in "evw"),
+    ]
+    weights["j"] = np.array(2, np.int32)
+    extents = ["Extent", "Concat", "Reshape", "Extent", "Extent", "Extent"]
+    for outputs, expected in [(("y", "e_", "v_", "w_"), extents), (("y", "whole", "v_"), ["Shape", *extents[:-1]])]:
+        used = [n for n in nodes if n.output[0] not in ("e_", "v_", "w_", "whole") or n.output[0] in outputs]
+        data = made(used, weights, outputs=outputs)
+        assert [k for k in kinds(data) if k != "Cast"] == expected
+        check(data)
+
+
+def test_an_extent_that_is_not_there() -> None:
+    nodes, weights = flattened(index=3)
+    with pytest.raises(IndexError, match=r"index 3 out of range \[-3, 3\)"):
+        ort.InferenceSession.create(made(nodes, weights))
+
+
+@pytest.mark.parametrize(("at", "attributes"), [(0, {"start": 1}), (1, {"axis": -1}), (2, {"axis": 0})])
+def test_no_extent_with_other_attributes(at: int, attributes: dict[str, int]) -> None:
+    nodes, weights = flattened()
+    nodes[at] = node(nodes[at].op_type, nodes[at].input, nodes[at].output, **attributes)
+    assert kinds(made(nodes, weights))[at:] == [n.op_type for n in nodes[at:]] or at == 2
+    assert kinds(made(nodes, weights)) != ["Extent", "Concat", "Reshape"]

@@ -21,6 +21,7 @@ from . import cli_args, cli_heap, dtypes, engine, inputs, registry, report
 from .env import VERSION
 from .errors import FeedError, OnnxWasmError, ShapeError
 from .heap import Runtime
+from .model import INTERNAL
 from .prepare import load_ops
 from .session import InferenceSession
 
@@ -195,7 +196,7 @@ def _info(args: argparse.Namespace) -> int:
     manifest = engine.manifest()
     load_ops()
     names: dict[str, list[str]] = {}
-    for domain, name in sorted({(f.domain, f.name) for f in registry.registered()}):
+    for domain, name in sorted({(f.domain, f.name) for f in registry.registered() if f.domain != INTERNAL}):
         names.setdefault(domain, []).append(name)
     oldest, newest = engine.WASMTIME_VERSIONS
     found = {

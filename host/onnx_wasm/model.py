@@ -26,6 +26,8 @@ from .order import in_order
 Array = NDArray[Any]
 Dimension = int | str | None
 """A known size, a symbolic name, or unknown."""
+INTERNAL = "onnx_wasm.internal"
+"""The domain of operators that no model has, but that take the place of others."""
 
 
 @dataclass(eq=False)

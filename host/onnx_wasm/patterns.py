@@ -5,8 +5,10 @@
     x * sigmoid(x), x * sigmoid(k x)                    Swish
     clip(x + 3, 0, 6) / 6, and that times x             HardSigmoid, HardSwish
     (x - mean) / sqrt(mean of squares + epsilon) ...    LayerNormalization
+    Shape -> Gather one -> Unsqueeze                    Extent, of our own
 
-Only where what lies between is read by nobody else. Constants must be float32, so what they are combined with is.
+Only where what lies between is read by nobody else; extents also where others read the shape. Constants that are
+combined with x must be float32, so x is.
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from .dtypes import F32, I64
-from .model import Graph, Initializer, Node
+from .dtypes import F32, I32, I64
+from .model import INTERNAL, Graph, Initializer, Node
 
 _WITH_AXES = frozenset(["Conv", "ConvTranspose", "MatMul", "Gemm", "BatchNormalization", "LayerNormalization"])
 _LIKE_INPUTS = frozenset(
     ["Add", "Sub", "Mul", "Div", "Relu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Identity"]
 )
-_INPUTS = {"Add": (2,), "Sub": (2,), "Mul": (2,), "Div": (2,), "Pow": (2,), "Clip": (1, 3), "ReduceMean": (1, 2)}
+_INPUTS = {
+    **dict.fromkeys(["Add", "Sub", "Mul", "Div", "Pow", "Gather"], (2,)),
+    **dict.fromkeys(["ReduceMean", "Unsqueeze"], (1, 2)),
+    "Clip": (1, 3),
+}
 """How many inputs a node must have to be looked at; others have one."""
 # How many nodes back the number of axes is looked for.
 _DEPTH = 8
@@ -66,7 +72,7 @@ class _Finder:
                 continue
             for pattern in _PATTERNS.get(node.op_type, ()):
                 match = pattern(self, node)
-                if match is None or not self._closed(match.nodes, node):
+                if match is None or not self.closed(match.nodes, node):
                     continue
                 found = True
                 made = replace(
@@ -88,7 +94,7 @@ class _Finder:
             return self.graph
         return replace(self.graph, nodes=[kept[n.index] for n in self.graph.nodes if n.index in kept])
 
-    def _closed(self, nodes: tuple[Node, ...], last: Node) -> bool:
+    def closed(self, nodes: tuple[Node, ...], last: Node) -> bool:
         """Whether nobody but these nodes reads what all but the last of them make."""
         read = [name for node in nodes for name in node.inputs]
         return all(
@@ -374,10 +380,42 @@ def _deviation(find: _Finder, variance: str, difference: str) -> tuple[str, tupl
     return (mean[0], (mean[1], sub, square, squares[1])) if first == difference and squared else None
 
 
+def _extent(find: _Finder, gather: Node) -> _Match | None:
+    """One extent of a tensor, which exporters write out wherever they put a shape together."""
+    shape = find.made_by(gather.inputs[0], "Shape")
+    index = find.constant(gather.inputs[1])
+    if shape is None or shape.attributes or gather.attributes not in ({}, {"axis": 0}) or index is None:
+        return None
+    if index.dtype not in (I32, I64) or index.size != 1 or len(index.shape) > 1:
+        return None
+    attributes = {"axis": int(index.array().reshape(-1)[0]), "vector": len(index.shape)}
+    nodes = (shape, gather) if find.closed((shape, gather), gather) else (gather,)
+    return _Match("Extent", shape.inputs[0], nodes, (), attributes, INTERNAL, opset=1)
+
+
+def _extent_vector(find: _Finder, node: Node) -> _Match | None:
+    """That extent as a vector."""
+    axes: Any = node.attributes.get("axes")
+    if find.graph.opsets[""] >= 13:
+        given = find.constant(node.inputs[-1])
+        if len(node.inputs) != 2 or node.attributes or given is None or given.dtype is not I64:
+            return None
+        axes = tuple(given.array().reshape(-1).tolist())
+    elif len(node.inputs) != 1 or len(node.attributes) != 1:
+        return None
+    extent = find.producers.get(node.inputs[0])
+    if extent is None or extent.domain != INTERNAL or extent.attributes.get("vector", 1) or axes not in ((0,), (-1,)):
+        return None
+    nodes = (extent, node) if find.closed((extent, node), node) else (node,)
+    return _Match("Extent", extent.inputs[0], nodes, (), {**extent.attributes, "vector": 1}, INTERNAL, opset=1)
+
+
 _PATTERNS: dict[str, tuple[Callable[[_Finder, Node], _Match | None], ...]] = {
     "Mul": (_gelu, _hard, _swish),
     "Div": (_hard,),
     "Add": (_layer_norm,),
+    "Gather": (_extent,),
+    "Unsqueeze": (_extent_vector,),
 }
 """By the type of the last node."""
 

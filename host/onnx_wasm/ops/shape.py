@@ -7,6 +7,8 @@ import numpy as np
 from .. import dtypes
 from ..context import Array, Context, Item, Value
 from ..dtypes import DType
+from ..errors import NodeIndexError
+from ..model import INTERNAL
 from ..registry import op
 from ._copy import fill, only, wanted
 from .random import drop
@@ -16,6 +18,14 @@ from .random import drop
 def shape(cx: Context, x: Value, *, start: int = 0, end: int | None = None) -> Value:
     """The extents of axes [start, end); both may count from the end, and are clamped (attributes since opset 15)."""
     return cx.known(np.array(x.shape[start:end], np.int64))
+
+
+@op("Extent", domain=INTERNAL)
+def extent(cx: Context, x: Value, *, axis: int, vector: int) -> Value:
+    """One extent, as a scalar or as a vector (patterns.py)."""
+    if not -x.rank <= axis < x.rank:
+        cx.fail(f"index {axis} out of range [{-x.rank}, {x.rank}) of the shape of {x}", NodeIndexError)
+    return cx.known(np.array(x.shape[axis : axis + 1 or None] if vector else x.shape[axis], np.int64))
 
 
 @op("Size")
