@@ -14,7 +14,7 @@ from fuzzing.families import FAMILIES, cases
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_random_graphs(family: str) -> None:
     @settings(
-        max_examples=60,
+        max_examples=280,
         derandomize=True,
         database=None,
         deadline=None,
