@@ -438,6 +438,7 @@ STRICTER = [
     ),
     (r"MeanVarianceNormalization .* axis -?\d+ out of range", "native takes any 4 axes for all of them"),
     (r"Expand .* shape must have one dimension", "native takes a scalar for a shape"),
+    (r"PRelu .* slope .* does not broadcast to", "native broadcasts both ways"),
     (r"CumSum .* must hold one element", "native looks at no axis where there is nothing to sum"),
     (r"GatherND .* tuples of .*\[(\d+, )*0\]\) do not fit", "native takes tuples of no index"),
     (r"CenterCropPad .* must not be negative", "native slices to negative extents"),
