@@ -349,3 +349,16 @@ def test_what_is_known_of_segments_is_bounded(runtime: ort.Runtime) -> None:
                 out.dispose()
         assert session._express is not None
         assert len(session._express._legs) <= 64
+
+
+def test_outputs_belong_to_their_session(runtime: ort.Runtime) -> None:
+    with ort.InferenceSession.create(
+        model([node("Exp", ["x"], ["y"])], {"x": (FLOAT, [4])}, ["y"]), runtime=runtime
+    ) as s:
+        outputs = [s.run({"x": np.zeros(4, np.float32)})["y"] for _ in range(4)]
+        assert s._express is not None
+        names = {b.session for b in runtime.blocks() if b.tag == "output"}
+        assert len(names) == 1
+        assert "" not in names
+        for y in outputs:
+            y.dispose()

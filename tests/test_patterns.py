@@ -274,6 +274,23 @@ def test_nodes_with_too_few_inputs_are_left_to_be_refused(case: Callable[[], tup
         short.input.append(taken)
 
 
+def test_not_with_broadcasting_along_other_axes() -> None:
+    """Opset 6: an attribute says which axes of the first operand the second one has."""
+    nodes, weights = layer_norm()
+    for n in nodes:
+        if n.op_type in ("Sub", "Div", "Mul", "Add", "Pow"):
+            n.attribute.append(helper.make_attribute("broadcast", 1))
+    for n in nodes[-2:]:
+        n.attribute.append(helper.make_attribute("axis", 0))
+    x = RNG.standard_normal((11, 11)).astype(np.float32)
+    data = graphs.model(nodes, {"x": (FLOAT, x.shape)}, ["y"], weights, opset=6, ir_version=3)
+    d = x - x.mean(-1, keepdims=True)
+    normal = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)
+    expected = normal * weights["scale"][:, None] + weights["bias"][:, None]
+    with ort.InferenceSession.create(data) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"].get_data(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_not_in_float64() -> None:
     nodes, weights = gelu_last_half()
     weights = {k: w.astype(np.float64) for k, w in weights.items()}

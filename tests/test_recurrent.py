@@ -451,6 +451,28 @@ def test_dynamic_quantize_lstm(
             assert (difference < 1e-5).mean() > 0.95
 
 
+@pytest.mark.parametrize("padding", [0, 10, np.inf])
+def test_padding_has_no_part_in_the_range_of_a_quantized_input(padding: float) -> None:
+    names = quantized(6, 3, 7, 16, 1, np.int8, columns=False, zero=False, seed=1)
+    names["lens"] = np.array([2, 4, 3], np.int32)
+    names["x"][4:] = padding
+    fed = ["x", "h", "c"]
+    inputs = ["x", "w", "r", "b", "lens", "h", "c", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    lstm = graphs.node("DynamicQuantizeLSTM", inputs, ["y", "y_h", "y_c"], domain="com.microsoft", hidden_size=16)
+    data = graphs.model(
+        [lstm],
+        {**{k: (graphs.FLOAT, names[k].shape) for k in fed}, "lens": (graphs.INT32, [3])},
+        ["y", "y_h", "y_c"],
+        {k: v for k, v in names.items() if k not in (*fed, "lens")},
+        domains={"com.microsoft": 1},
+    )
+    feeds = {k: names[k] for k in (*fed, "lens")}
+    expected = graphs.native(data, feeds)
+    with onnx_wasm.InferenceSession.create(data) as session:
+        for name, tensor in session.run(feeds).items():
+            np.testing.assert_allclose(tensor.data.reshape(expected[name].shape), expected[name], rtol=1e-4, atol=1e-5)
+
+
 CASES = node_cases(*OPS)
 
 

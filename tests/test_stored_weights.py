@@ -67,6 +67,7 @@ def check(nodes: list[Any], weights: dict[str, np.ndarray], feeds: dict[str, np.
         ):
             for _ in range(2):
                 y = session.run(feeds)["y"].get_data(release_data=True)
+                assert y.shape == expected.shape
                 np.testing.assert_allclose(y, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
             held = sum(b.nbytes for b in runtime.blocks() if b.tag == "weights")
             assert held <= most, runtime.blocks()
@@ -104,6 +105,38 @@ def test_transposed(form: str, dtype: Any, axis: int | None, how: str) -> None:
         nodes.append(helper.make_node("Add", ["p", "b"], ["y"]))
     feeds = {"x": RNG.standard_normal((m, k)).astype(np.float32)}
     check(nodes, weights, feeds, most=(k + 8) * (n + 7) + 4 * n + 64)
+
+
+@pytest.mark.parametrize("scale", [(), (6,), (1, 6), (4, 1)])
+@pytest.mark.parametrize("square", [False, True])
+@pytest.mark.parametrize("reader", ["MatMul", "Gather"])
+def test_transposed_before_it_is_scaled(scale: tuple[int, ...], square: bool, reader: str) -> None:
+    rows = 6 if square else 4
+    weights = {"q": quantized((6, rows), np.int8), "s": RNG.uniform(1, 2, scale).astype(np.float32)}
+    if square:
+        weights["s"] = weights["s"].reshape([6 if d == 4 else d for d in scale]) if 4 not in scale else np.float32(0.5)
+        weights["s"] = np.asarray(weights["s"], np.float32)
+    nodes = [
+        helper.make_node("Cast", ["q"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["c"], ["t"], perm=[1, 0]),
+        helper.make_node("Mul", ["t", "s"], ["w"]),
+    ]
+    if reader == "MatMul":
+        nodes.append(helper.make_node("MatMul", ["x", "w"], ["y"]))
+        feeds = {"x": RNG.standard_normal((3, rows)).astype(np.float32)}
+    else:
+        nodes.append(helper.make_node("Gather", ["w", "x"], ["y"]))
+        feeds = {"x": np.array([0, -1, 2], np.int64)}
+    check(nodes, weights, feeds, most=1000)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_element_has_no_axes_if_its_index_has_none(form: str) -> None:
+    nodes, weights = dequantize(form, (5,), np.int8, None)
+    for name in weights.keys() - {"q"}:
+        weights[name] = weights[name].reshape(1)
+    nodes.append(helper.make_node("Gather", ["w", "i"], ["y"]))
+    check(nodes, weights, {"i": np.array(3, np.int64)}, most=100)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -132,7 +132,7 @@ class Express:
                 return self._program.go_on(path, check(), {})
             words = runtime._words
             for output in leg.outputs or ():
-                block = runtime._adopt(int(words[output.word]), output.nbytes, "output", output.owner)
+                block = runtime._adopt(int(words[output.word]), output.nbytes, "output", output.owner, core.name)
                 results[output.name] = Tensor._wrap(block, output.dtype, output.shape)
                 # Only now: an interrupted run frees what its tape still lists.
                 words[output.word] = 0

@@ -187,6 +187,9 @@ def _is_written(value: float, expected: float) -> bool:
 def _is_sound(node: Node) -> bool:
     """Whether a node is of ONNX's own operators and has as many inputs and outputs as a pattern looks at."""
     counts = _INPUTS.get(node.op_type, (1,))
+    if node.op_type in ("Add", "Sub", "Mul", "Div", "Pow") and node.attributes:
+        # Before opset 7 an attribute said along which axes to broadcast.
+        return False
     return not node.domain and len(node.outputs) == 1 and len(node.inputs) in counts and all(node.inputs)
 
 

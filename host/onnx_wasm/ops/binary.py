@@ -124,7 +124,7 @@ def _scaled(cx: Context, x: Value, scale: Value) -> Quantized | None:
     axes = [axis for axis, d in enumerate(shape) if d != 1]
     if len(axes) > 1 or any(shape[axis] != x.shape[axis] for axis in axes):
         return None
-    return Quantized(q.values, cx.alias(scale, (scale.size,)), None, axes[0] if axes else -1)
+    return Quantized(q.values, cx.alias(scale, (scale.size,)), None, axes[0] if axes else -1, q.transposed)
 
 
 @op("Div", since=7, fold=_div_fold)

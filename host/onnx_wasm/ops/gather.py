@@ -54,7 +54,9 @@ def _gather_stored(cx: Context, x: Value, q: Quantized, indices: Value, axis: in
     for name, part in (("sub", q.zero), ("mul", q.scale)):
         if part is None:
             continue
-        if not q.per_tensor:
+        if q.per_tensor:
+            part = cx.alias(part, ())
+        else:
             shape = (*indices.shape, *(1,) * (x.rank - 1 - axis))
             part = cx.alias(gather(cx, part, indices), shape)
         y = broadcast(cx, f"{name}_f32", "ab", (y, cast(cx, part, F32)), F32, act=0, alpha=0.0, beta=0.0)[0]

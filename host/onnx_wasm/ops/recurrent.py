@@ -204,7 +204,13 @@ def _input_product(cx: Context, made: Layer, scale: Value, zero: Value | None, b
     w, n = made.w, d * rows
     if not k:
         return gemm(cx, cx.alias(made.x, (made.steps * made.batch, 0)), cx.out((0, n), F32), bias)
-    x, x_scale, x_zero = dynamic_quantize(cx, made.x)
+    given = made.x
+    if made.lens is not None:
+        # What no sequence reaches has no part in the range.
+        given = cx.out(made.x.shape, F32)
+        step = made.batch * k * 4
+        cx.emit("rnn_reached", x=made.x, lens=made.lens, y=given, steps=made.steps, batch=made.batch, step=step)
+    x, x_scale, x_zero = dynamic_quantize(cx, given)
     if d > 1 and rows % 8:
         w = cx.derived("rnn_beside", (w,), lambda: permute(cx, w, w.shape, (1, 0, 2)))
         packed = qlinear.pack_columns(cx, w, k, n, transposed=False)
