@@ -265,7 +265,9 @@ def _emit(
     group = made.batch if made.batch < 2 * GROUP or quantized else GROUP
     groups = -(-made.batch // group)
     state, width = hidden * size, made.directions * hidden * size
-    unit_bytes = group * (2 + quantized + made.kind.gates) * padded * size + -(-group // 4) * 4 * state + TILE_BYTES
+    unit_bytes = group * (2 + quantized + made.kind.gates) * padded * size + TILE_BYTES
+    if not quantized:
+        unit_bytes += -(-group // 4) * 4 * state
     unit_bytes = -(-unit_bytes // 64) * 64
     if made.batch_first:
         x_t, x_b = 1, made.steps
