@@ -118,7 +118,8 @@ class Value:
         return self.dtype.nbytes(self.size)
 
     def __repr__(self) -> str:
-        return f"Value({self.name or '?'}: {self.dtype}{list(self.shape)})"
+        # Errors show it to users.
+        return f"{f'{self.name!r} ' if self.name else ''}{self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True, eq=False)
