@@ -308,6 +308,9 @@ def main() -> int:
         threads=args.threads,
         progress=sys.stderr.isatty(),
     )
+    if not found:
+        print(f"no case of {', '.join(kinds)} has {args.only!r} in its id", file=sys.stderr)
+        return 1
     ids = {r.id for r in found}
     passed, must = {r.id for r in found if r.passed}, listed() & ids
     if args.update:

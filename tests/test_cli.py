@@ -322,7 +322,7 @@ def test_replay_finds_the_first_difference(capsys: pytest.CaptureFixture[str], t
     path = tmp_path / "trace.npz"
     addresses = right(path)
     assert main(["heap", "replay", recording(path, ptr=addresses)]) == 0
-    assert "1 files, 3 calls, 0 differences" in capsys.readouterr().out
+    assert "1 file, 3 calls, 0 differences" in capsys.readouterr().out
     assert main(["heap", "replay", recording(path, ptr=[*addresses[:2], addresses[2] + 8])]) == 1
     assert "call 2, memalign(64) 1000" in capsys.readouterr().out
 

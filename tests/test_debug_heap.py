@@ -16,6 +16,7 @@ import graphs
 import onnx_wasm as ort
 from graphs import FLOAT, model, node
 from onnx_wasm import debug_heap
+from onnx_wasm.words import counted
 
 HERE = __file__.replace("\\", "\\\\")
 X = np.ones((2, 16), np.float32)
@@ -80,7 +81,8 @@ def test_a_write_outside_a_block(runtime: ort.Runtime, nbytes: int, at: int) -> 
     with pytest.raises(ort.HeapCorruptionError) as caught:
         runtime.heap_check()
     assert str(caught.value) == (
-        f"write {what}, {distance} bytes from it and 1 in all: block of {nbytes:,} bytes at {pointer:#x} "
+        f"write {what}, {counted(distance, 'byte')} from it and 1 in all: "
+        f"block of {counted(nbytes, 'byte')} at {pointer:#x} "
         f"(user of malloc), made at {made}"
     )
     runtime.heap_check()  # it is said once
@@ -391,7 +393,7 @@ def test_a_view_that_is_kept_is_named_on_close() -> None:
     view = tensor.data
     looked = place()
     tensor.dispose()
-    with pytest.raises(BufferError, match="1 numpy views of this heap are alive") as caught:
+    with pytest.raises(BufferError, match="1 numpy view of this heap is alive") as caught:
         runtime.close()
     assert f"made at {looked}" in str(caught.value)
     assert runtime.leaks().tensors[0].views == (looked,)
@@ -430,7 +432,7 @@ def test_what_is_found_when_something_else_happens_is_told_by_the_next_check(run
     with pytest.warns(ResourceWarning):
         del tensor
     pointer = runtime.malloc(100)
-    with pytest.raises(ort.HeapCorruptionError, match=r"write past its end, 1 bytes from it.*\(user of Tensor\)"):
+    with pytest.raises(ort.HeapCorruptionError, match=r"write past its end, 1 byte from it.*\(user of Tensor\)"):
         runtime.heap_check()
     runtime.free(pointer)
 

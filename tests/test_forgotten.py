@@ -104,7 +104,7 @@ def test_what_a_finaliser_finds_is_told_by_the_next_check(drop: Callable[[ort.Ru
         gc.collect()
         with pytest.raises(ort.HeapCorruptionError) as caught:
             runtime.heap_check()
-        assert re.match(rf"write past its end, 1 bytes from it and 1 in all: {block}, made at ", str(caught.value))
+        assert re.match(rf"write past its end, 1 byte from it and 1 in all: {block}, made at ", str(caught.value))
         assert ", freed at " in str(caught.value)
         assert len(re.findall("write past", str(caught.value))) == 1
         # It is told once, and the memory has been given back.

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
-    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture", "code_cache"},
+    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture", "code_cache", "words"},
     {"dtypes", "engine", "options"},
     {"model", "env", "heap_view", "blocks", "gate", "memory_info", "heap_log", "heap_map"},
     {"debug_heap", "verdicts", "heap_policy", "heap_timeline"},
@@ -83,7 +83,7 @@ HEAP_SIDE = {
     "program",
     "session",
 }
-OPS_MAY_IMPORT = {"registry", "context", "dtypes", "model", "errors", "ops", "numpy"}
+OPS_MAY_IMPORT = {"registry", "context", "dtypes", "model", "errors", "ops", "words", "numpy"}
 
 
 def imports(path: Path) -> tuple[set[str], set[str]]:

@@ -455,7 +455,7 @@ class TestDebug:
     def test_disposed(self):
         tensor = ort.Tensor("float32", [1.0, 2.0])  # disposed
         write_past(tensor)
-        with pytest.raises(ort.HeapCorruptionError, match="write past its end, 1 bytes from it and 4 in all: block of"):
+        with pytest.raises(ort.HeapCorruptionError, match="write past its end, 1 byte from it and 4 in all: block of"):
             tensor.dispose()
         tensor.dispose()
 
@@ -468,7 +468,7 @@ def test_without():
     result.assert_outcomes(passed=4, errors=2)
     found = lines_with(result, "the heap is damaged: ")[:2]
     for line, mark in zip(found, ["# alive", "# dropped"], strict=True):
-        start = "the heap is damaged: write past its end, 1 bytes from it and 4 in all: block of 8 bytes at 0x"
+        start = "the heap is damaged: write past its end, 1 byte from it and 4 in all: block of 8 bytes at 0x"
         assert line.startswith(start)
         assert f"(user of Tensor), made at {project.path}/test_it.py:{line_of(source, mark)}" in line
 

@@ -560,7 +560,7 @@ def test_a_debug_heap_finds_what_a_failing_call_wrote() -> None:
             except MemoryError:
                 runtime.heap_view("float32")[outer.address // 4 + 4] = 1
 
-        with pytest.raises(ort.HeapCorruptionError, match="write past its end, 1 bytes from it and 4 in all"):
+        with pytest.raises(ort.HeapCorruptionError, match="write past its end, 1 byte from it and 4 in all"):
             each_failed_allocation(page, runtime=runtime)
 
 

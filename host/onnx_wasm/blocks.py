@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from .words import counted
+
 Tag = Literal["weights", "activations", "input", "output", "tape", "user"]
 _tokens = itertools.count()
 _now = time.monotonic
@@ -115,7 +117,7 @@ class Block:
     def __repr__(self) -> str:
         made = f", made at {self.site}" if self.site else ""
         gone = f", disposed of at {self.dropped}" if self.dropped else ""
-        return f"<Block {self.nbytes:,} bytes at {self.address:#x}, {self.tag}, {self.owner}{made}{gone}>"
+        return f"<Block {counted(self.nbytes, 'byte')} at {self.address:#x}, {self.tag}, {self.owner}{made}{gone}>"
 
 
 class Lease:

@@ -19,6 +19,7 @@ from .heap_timeline import Stage
 from .picture import human
 from .session import InferenceSession
 from .whatif import WhatIf, as_recorded, whatif
+from .words import counted, noun
 
 
 def add(commands: Any) -> None:
@@ -65,8 +66,9 @@ def _replay(args: argparse.Namespace) -> int:
             print(f"{Path(path).name}: call {first.call}, {first.op} {first.arg}: (address, memory, break)")
             print(f"  recorded {first.expected}\n  here     {first.got}")
             return 1
-        print(f"{result.name:20} {result.calls:8,} calls, 0 differences", flush=True)
-    print(f"{len(args.traces)} files, {calls:,} calls, 0 differences in {time.perf_counter() - started:.1f} s")
+        print(f"{result.name:20} {result.calls:8,} {noun(result.calls, 'call')}, 0 differences", flush=True)
+    files, spent = counted(len(args.traces), "file"), time.perf_counter() - started
+    print(f"{files}, {counted(calls, 'call')}, 0 differences in {spent:.1f} s")
     return 0
 
 
@@ -85,7 +87,7 @@ def _whatif(args: argparse.Namespace) -> int:
             json.dumps({"trace": args.trace, "calls": len(recording.op), "rows": [r.to_dict() for r in rows]}, indent=2)
         )
     else:
-        print(f"{recording.name}: {len(recording.op):,} calls")
+        print(f"{recording.name}: {counted(len(recording.op), 'call')}")
         print("\n".join(_table(rows)))
     return 0
 

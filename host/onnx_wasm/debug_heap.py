@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from .blocks import Block
 from .errors import HeapCorruptionError, HeapPointerError, UseAfterDisposeError
+from .words import counted
 
 Bytes = NDArray[np.uint8]
 GUARD = 64
@@ -58,7 +59,7 @@ class Guarded:
 
     def __str__(self) -> str:
         by = f" of {self.owner}" if self.owner else ""
-        text = f"block of {self.nbytes:,} bytes at {self.address:#x} ({self.tag}{by})"
+        text = f"block of {counted(self.nbytes, 'byte')} at {self.address:#x} ({self.tag}{by})"
         if self.node:
             text += f", allocated for {self.node}"
         if self.made:
@@ -133,7 +134,8 @@ class DebugHeap:
         for block in (*self.blocks.values(), *self.quarantine.values()):
             if block.address - GUARD <= address < block.address - GUARD + block.size:
                 raise HeapPointerError(
-                    f"free of a foreign pointer {address:#x}{here}: {address - block.address} bytes into the {block}"
+                    f"free of a foreign pointer {address:#x}{here}: "
+                    f"{counted(address - block.address, 'byte')} into the {block}"
                 )
         raise HeapPointerError(f"free of a foreign pointer {address:#x}{here}: no block was ever there")
 
@@ -220,7 +222,7 @@ class DebugHeap:
             return ""
         place = at + int(bad[-1] if at < 0 else bad[0])
         distance = -place if at < 0 else place - block.nbytes + 1
-        return f"write {what}, {distance} bytes from it and {bad.size} in all: {block}"
+        return f"write {what}, {counted(distance, 'byte')} from it and {bad.size} in all: {block}"
 
     def _written_after_free(self, block: Guarded) -> str:
         return self._changed(block, "write after free")
@@ -228,7 +230,11 @@ class DebugHeap:
     def _written_at_null(self) -> str:
         """Nothing ever writes there, but a page that takes the 0 of a failed ``_malloc`` for an address."""
         bad = np.flatnonzero(self._memory[:GUARD])
-        return f"write through a null pointer: {bad.size} bytes from address {int(bad[0])} on" if bad.size else ""
+        return (
+            f"write through a null pointer: {counted(bad.size, 'byte')} from address {int(bad[0])} on"
+            if bad.size
+            else ""
+        )
 
     def _changed(self, block: Guarded, what: str) -> str:
         whole = block.nbytes // 4 * 4
@@ -265,7 +271,7 @@ def refuse_stale(block: Block) -> None:
         made = f", made at {block.site}" if block.site else ""
         views = f"; the view was made at {', '.join(dict.fromkeys(block.views))}" if block.views else ""
         raise UseAfterDisposeError(
-            f"use after dispose: a view of {block.nbytes:,} bytes at {block.address:#x} ({block.tag}, "
+            f"use after dispose: a view of {counted(block.nbytes, 'byte')} at {block.address:#x} ({block.tag}, "
             f"{block.owner}{made}), disposed of at {block.dropped}{views}"
         )
 

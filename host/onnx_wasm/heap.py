@@ -33,6 +33,7 @@ from .laboratory import Laboratory
 from .memory_info import MemoryInfo
 from .process import register
 from .verdicts import BlockInfo, SessionInfo
+from .words import counted
 from .workers import MAX_THREADS, Workers
 
 Array = NDArray[Any]
@@ -305,11 +306,12 @@ class Runtime(Laboratory):
                 return text, fault
             leased = [b for b in self._blocks.values() if b.leases]
             if leased:
-                views = sorted({v for b in leased for v in b.views if v})
+                leases = sum(b.leases for b in leased)
+                made = ", ".join(sorted({v for b in leased for v in b.views if v})[:5])
                 raise LeaseError(
-                    f"{sum(b.leases for b in leased)} numpy views of this heap are alive, "
-                    f"of {', '.join(map(repr, leased[:3]))}{f', made at {chr(44).join(views[:5])}' if views else ''}; "
-                    "drop or copy them first"
+                    f"{counted(leases, 'numpy view')} of this heap {'is' if leases == 1 else 'are'} alive, "
+                    f"of {', '.join(map(repr, leased[:3]))}{f', made at {made}' if made else ''}; "
+                    f"drop or copy {'it' if leases == 1 else 'them'} first"
                 )
             text = self._leak_warning("when its runtime was closed")
             try:
@@ -347,7 +349,8 @@ class Runtime(Laboratory):
         if self.closed:
             return "<Runtime (closed)>"
         return (
-            f"<Runtime {self._instance.memory_size():,} of at most {self.maximum:,} bytes, {len(self._blocks)} blocks"
+            f"<Runtime {self._instance.memory_size():,} of at most {self.maximum:,} bytes, "
+            f"{counted(len(self._blocks), 'block')}"
             f"{f', {self.threads} threads' if self.threads > 1 else ''}>"
         )
 

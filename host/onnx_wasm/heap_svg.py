@@ -9,6 +9,7 @@ from .heap_events import HeapEvent
 from .heap_map import LETTERS, LiveBlock, by_tag, live_at, reached
 from .heap_timeline import HEIGHT, Stage, timeline
 from .picture import LEFT, MIB, RIGHT, SMALL, escaped, human, ticks
+from .words import counted
 
 # The palette of Okabe and Ito, which people see apart whatever their eyes.
 COLOURS = {
@@ -145,10 +146,7 @@ def _merged(run: Sequence[LiveBlock]) -> Rectangle:
 def _strip(
     number: int, stage: Stage, blocks: Sequence[LiveBlock], event: HeapEvent, base: int, scale: _Scale, y: int
 ) -> Iterator[str]:
-    state = (
-        f"{human(event.used)} in use of {human(event.linear)} linear memory, "
-        f"{len(blocks):,} block{'s' * (len(blocks) != 1)}"
-    )
+    state = f"{human(event.used)} in use of {human(event.linear)} linear memory, {counted(len(blocks), 'block')}"
     yield (
         f'<text x="{LEFT}" y="{y + 14}"><tspan class="b">{number} {escaped(stage.label)}</tspan>'
         f'<tspan class="m" dx="10">{state}</tspan></text>'
@@ -176,9 +174,11 @@ def _strip(
 def _tooltip(item: Rectangle) -> str:
     tag, owner = item.tag or "untagged", f" of {item.owner[:80]}" if item.owner else ""
     if item.blocks == 1:
-        return escaped(f"{tag}{owner}: {item.nbytes:,} bytes at {item.address:#x}")
+        return escaped(f"{tag}{owner}: {counted(item.nbytes, 'byte')} at {item.address:#x}")
     largest = f"; the largest{owner}" if owner else ""
-    return escaped(f"{item.blocks:,} blocks, most {tag}: {item.nbytes:,} bytes at {item.address:#x}{largest}")
+    return escaped(
+        f"{counted(item.blocks, 'block')}, most {tag}: {counted(item.nbytes, 'byte')} at {item.address:#x}{largest}"
+    )
 
 
 def _address_axis(scale: _Scale, inner: int, y: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from . import dtypes
 from .errors import DetachedViewError, DisposedError, FeedTypeError
+from .words import counted
 
 Array = NDArray[Any]
 
@@ -103,14 +104,14 @@ class HeapView:
         its RangeError."""
         array = np.asarray(values, self._dtype).reshape(-1)
         if not 0 <= offset <= len(self) - array.size:
-            raise IndexError(f"{array.size} elements from {offset} on do not fit into {len(self)}")
+            raise IndexError(f"{counted(array.size, 'element')} from {offset} on do not fit into {len(self)}")
         self[offset : offset + array.size] = array
 
     def __repr__(self) -> str:
         try:
             self._memory_size()
             kind = "shared" if self.shared else "detached" if self.detached else "unshared"
-            return f"<HeapView {self._dtype} of {len(self):,} elements, {kind}>"
+            return f"<HeapView {self._dtype} of {counted(len(self), 'element')}, {kind}>"
         except DisposedError:
             return f"<HeapView {self._dtype} of a closed runtime>"
 

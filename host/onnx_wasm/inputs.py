@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from . import dtypes
 from .errors import FeedError
 from .session import InferenceSession, ValueMetadata
+from .words import counted
 
 Array = NDArray[Any]
 _SEED = 0
@@ -112,7 +113,7 @@ def _random(chance: np.random.Generator, metadata: ValueMetadata, shape: tuple[i
     elements = int(np.prod(shape, dtype=object))
     if dtype.nbytes(elements) > limit:
         raise FeedError(
-            f"input {metadata.name!r} of shape {list(shape)} takes {dtype.nbytes(elements):,} bytes; "
+            f"input {metadata.name!r} of shape {list(shape)} takes {counted(dtype.nbytes(elements), 'byte')}; "
             f"the heap holds at most {limit:,}"
         )
     try:

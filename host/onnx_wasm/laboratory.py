@@ -30,6 +30,7 @@ from .heap_policy import HeapPolicy
 from .heap_view import HeapView
 from .memory_info import MemoryInfo
 from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, leak_report, table
+from .words import counted, noun
 
 
 class Laboratory(ABC):
@@ -317,10 +318,10 @@ class Laboratory(ABC):
         remedy = self._remedy(nbytes)
         self._allocator.failed()
         error = HeapMemoryError(
-            f"the heap cannot hold {nbytes:,} bytes for {what}: {self._memory()}."
+            f"the heap cannot hold {counted(nbytes, 'byte')} for {what}: {self._memory()}."
             f"{biggest and f' Biggest holders: {biggest}.'} {remedy}"
         )
-        lines = [f"  {size:12,} bytes of a run: {name}" for name, size in (running or {}).items()]
+        lines = [f"  {size:12,} {noun(size, 'byte'):5} of a run: {name}" for name, size in (running or {}).items()]
         error.held = "\n".join([*lines, *table(map(BlockInfo.of, self._blocks.values()))])
         return error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .words import counted
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -54,8 +56,9 @@ class MemoryInfo:
 
     def __str__(self) -> str:
         tags = ", ".join(f"{tag} {size:,}" for tag, size in sorted(self.by_tag.items())) or "nothing held"
+        growths, blocks = counted(self.growth_count, "growth"), counted(self.blocks, "block")
         return (
-            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({self.growth_count} growths); "
-            f"used {self.used:,} in {self.blocks} blocks, peak {self.peak:,}, free {self.free:,}, "
+            f"linear memory {self.linear:,} of at most {self.maximum:,} bytes ({growths}); "
+            f"used {self.used:,} in {blocks}, peak {self.peak:,}, free {self.free:,}, "
             f"largest free {self.largest_free:,}{f' ({tags})' if tags else ''}"
         )

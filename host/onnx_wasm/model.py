@@ -22,6 +22,7 @@ from . import dtypes
 from .dtypes import DType
 from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
 from .order import in_order
+from .words import counted
 
 Array = NDArray[Any]
 Dimension = int | str | None
@@ -89,7 +90,7 @@ class ExternalData(NamedTuple):
                 raise InvalidModelError(f"{described}: {path} is no file")
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < offset + length:
-                    raise InvalidModelError(f"{described}: {path} is shorter than {offset + length} bytes")
+                    raise InvalidModelError(f"{described}: {path} is shorter than {counted(offset + length, 'byte')}")
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise InvalidModelError(f"{described} cannot be opened: {error.strerror}: {path}") from None
@@ -149,8 +150,8 @@ class Initializer:
         packed = np.frombuffer(data, np.uint8)
         if packed.size != self.nbytes:
             raise InvalidModelError(
-                f"{self._where}: tensor {self.name!r} ({self.dtype}{list(self.shape)}) has {packed.size} bytes, "
-                f"needs {self.nbytes}"
+                f"{self._where}: tensor {self.name!r} ({self.dtype}{list(self.shape)}) has "
+                f"{counted(packed.size, 'byte')}, needs {self.nbytes}"
             )
         return packed
 
@@ -164,7 +165,9 @@ class Initializer:
         except ValueError as error:
             raise InvalidModelError(f"{described}: {error}") from None
         if length != self.nbytes or offset < 0:
-            raise InvalidModelError(f"{described} has offset {offset} and length {length}, needs {self.nbytes} bytes")
+            raise InvalidModelError(
+                f"{described} has offset {offset} and length {length}, needs {counted(self.nbytes, 'byte')}"
+            )
         return self._files.read(location, offset, length, described)
 
 
@@ -233,7 +236,9 @@ def load(
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise InvalidModelError(f"{where}: not an ONNX model, or truncated ({len(data)} bytes): {error}") from None
+        raise InvalidModelError(
+            f"{where}: not an ONNX model, or truncated ({counted(len(data), 'byte')}): {error}"
+        ) from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(f"{where}: not an ONNX model: no {'graph' if proto.opset_import else 'opset_import'}")
     opsets: dict[str, int] = {}

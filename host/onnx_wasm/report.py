@@ -17,6 +17,7 @@ from . import dtypes
 from .memory_info import MemoryInfo
 from .session import PlanInfo
 from .tensor import Tensor
+from .words import counted
 
 Array = NDArray[Any]
 _SHOWN = 6
@@ -177,10 +178,10 @@ def _heap_lines(heap: Mapping[str, Any]) -> list[str]:
         ("arena", heap["arena"], arena),
         ("lower bound", heap["lower_bound"], "intermediates alive at once"),
         ("inputs, outputs", sum(heap["by_tag"].get(t, 0) for t in ("input", "output", "user")), ""),
-        ("tape", heap["tape"], f"{heap['records']} records{segments}"),
-        ("in use", heap["used"], f"{heap['blocks']} blocks"),
+        ("tape", heap["tape"], f"{counted(heap['records'], 'record')}{segments}"),
+        ("in use", heap["used"], f"{counted(heap['blocks'], 'block')}"),
         ("peak in use", heap["peak"], f"{heap['peak_ratio']:.3f} x (weights + lower bound)"),
-        ("linear memory", heap["linear"], f"{heap['growth_count']} growths"),
+        ("linear memory", heap["linear"], f"{counted(heap['growth_count'], 'growth')}"),
     ]
     lines = ["heap                     bytes"]
     lines += [f"  {name:16} {size:12,}  {note}".rstrip() for name, size, note in rows]

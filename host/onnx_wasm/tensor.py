@@ -17,6 +17,7 @@ from .dtypes import DType
 from .errors import DisposedError, FeedError, FeedTypeError, no_copy
 from .heap import Runtime, default_runtime
 from .verdicts import BlockInfo
+from .words import counted
 
 Array = NDArray[Any]
 
@@ -53,7 +54,7 @@ class Tensor:
         elements = int(np.prod(shape, dtype=object)) if shape else 1
         if array.nbytes != dtype.nbytes(elements):
             raise FeedError(
-                f"a {dtype} tensor of dims {list(shape)} has {elements} elements, the data has {array.size}"
+                f"a {dtype} tensor of dims {list(shape)} has {counted(elements, 'element')}, the data has {array.size}"
             )
         runtime = runtime or default_runtime()
         found = runtime.find_block(array)
@@ -77,7 +78,9 @@ class Tensor:
         given = np.asarray(data, object)
         shape = _as_dims(given.shape if dims is None else dims)
         if given.size != int(np.prod(shape, dtype=object)):
-            raise FeedError(f"a string tensor of dims {list(shape)} does not fit data of {given.size} elements")
+            raise FeedError(
+                f"a string tensor of dims {list(shape)} does not fit data of {counted(given.size, 'element')}"
+            )
         self._strings = np.empty(shape, object)
         self._strings.reshape(-1)[:] = [v.decode() if isinstance(v, bytes) else str(v) for v in given.reshape(-1)]
         self._dtype, self._dims = dtypes.STRING, shape
@@ -172,7 +175,7 @@ class Tensor:
             return Tensor("string", self._strings, shape)
         block = self._live()
         if int(np.prod(shape, dtype=object)) != self.size:
-            raise FeedError(f"dims {list(self._dims)} ({self.size} elements) cannot become {list(shape)}")
+            raise FeedError(f"dims {list(self._dims)} ({counted(self.size, 'element')}) cannot become {list(shape)}")
         return Tensor._wrap(block, self._dtype, shape, self._offset)
 
     def dispose(self) -> None:

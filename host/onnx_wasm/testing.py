@@ -17,6 +17,7 @@ from .heap_events import HeapEvent
 from .heap_map import follow, peak_index
 from .heap_policy import parse_bytes
 from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, forgotten_lines, table
+from .words import counted
 
 __all__ = [
     "assert_no_growth",
@@ -63,7 +64,7 @@ def assert_no_growth(call: Call, runs: int = 100, *, warmup: int = 1, runtime: R
     more = report.memory.used - before.memory.used
     if more > 0:
         raise AssertionError(
-            f"the bytes in use grew by {more:,} in {runs} calls, after {warmup} to warm up"
+            f"the bytes in use grew by {more:,} in {counted(runs, 'call')}, after {warmup} to warm up"
             f"{_HINT if report.kept and not report else ''}\n{report}"
         )
 
@@ -184,13 +185,17 @@ def _each(call: Call, runtime: Runtime, fail: Callable[[int], int], what: str, m
                 "\n".join(
                     [
                         f"{what} {nth} failed{f' {outcome}' if outcome else ', and was handled'}",
-                        *([f"afterwards {more:,} bytes more are in use"] if more > 0 else []),
+                        *(
+                            [f"afterwards {counted(more, 'byte')} more {'is' if more == 1 else 'are'} in use"]
+                            if more > 0
+                            else []
+                        ),
                         *([str(report)] if report or more > 0 else []),
                         *lost,
                     ]
                 )
             )
-    raise AssertionError(f"{most} calls, with {what} 1 to {most} failing, and still no end")
+    raise AssertionError(f"{counted(most, 'call')}, with {what} 1 to {most} failing, and still no end")
 
 
 def _line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from .blocks import Block
 from .memory_info import MemoryInfo
+from .words import counted, noun
 
 Verdict = Literal["clean", "retained", "leaked"]
 TENSOR_TAGS = ("output", "user")
@@ -150,7 +151,10 @@ class HeapDiff:
         lines = [f"in use {self.used:+,} bytes{f' ({tags})' if tags else ''}, linear memory {self.linear:+,}"]
         for name, blocks in (("added", self.added), ("removed", self.removed)):
             if blocks:
-                lines += [f"{name}: {len(blocks)} blocks, {sum(b.nbytes for b in blocks):,} bytes", *table(blocks)]
+                lines += [
+                    f"{name}: {counted(len(blocks), 'block')}, {counted(sum(b.nbytes for b in blocks), 'byte')}",
+                    *table(blocks),
+                ]
         return "\n".join(lines)
 
 
@@ -238,17 +242,22 @@ def forgotten_lines(things: Iterable[BlockInfo | SessionInfo]) -> list[str]:
 
 def _summary(tensors: Sequence[BlockInfo], sessions: Sequence[SessionInfo]) -> str:
     kinds: list[tuple[Sequence[BlockInfo | SessionInfo], str]] = [(tensors, "tensor"), (sessions, "session")]
-    parts = [f"{_count(group, name)} ({sum(x.nbytes for x in group):,} bytes)" for group, name in kinds if group]
+    parts = [
+        f"{counted(len(group), name)} ({counted(sum(x.nbytes for x in group), 'byte')})"
+        for group, name in kinds
+        if group
+    ]
     return " and ".join(parts)
 
 
 def _session_row(session: SessionInfo) -> str:
     made = f"  created at {session.site}" if session.site else ""
-    return f"  {session.nbytes:12,} bytes in {session.blocks} blocks  {session.name}{made}"
+    return f"  {_bytes(session.nbytes)} in {counted(session.blocks, 'block')}  {session.name}{made}"
 
 
-def _count(things: Sequence[object], name: str) -> str:
-    return f"{len(things)} {name}{'s' if len(things) != 1 else ''}"
+def _bytes(nbytes: int) -> str:
+    """A number of bytes as a column of a table."""
+    return f"{nbytes:12,} {noun(nbytes, 'byte'):5}"
 
 
 def leak_report(now: Snapshot, since: Snapshot | None, held: set[int]) -> LeakReport:
@@ -280,13 +289,13 @@ def table(blocks: Iterable[BlockInfo]) -> list[str]:
     lines = [_row(group) for group in ordered[:_ROWS]]
     if ordered[_ROWS:]:
         rest = [b for group in ordered[_ROWS:] for b in group]
-        lines.append(f"  {sum(b.nbytes for b in rest):12,} bytes in {len(rest)} other blocks")
+        lines.append(f"  {_bytes(sum(b.nbytes for b in rest))} in {counted(len(rest), 'other block')}")
     return lines
 
 
 def _row(group: Sequence[BlockInfo]) -> str:
     first = group[0]
-    text = f"  {sum(b.nbytes for b in group):12,} bytes"
+    text = f"  {_bytes(sum(b.nbytes for b in group))}"
     text += f" in {len(group)} blocks" if len(group) > 1 else f" at {first.address:#x}"
     text += f"  {first.tag:11} {first.owner}"
     if first.site:
@@ -295,5 +304,5 @@ def _row(group: Sequence[BlockInfo]) -> str:
         text += f"  disposed at {first.disposed}"
     if first.views:
         places = ", ".join(sorted({v for v in first.views if v}))
-        text += f"  kept by {_count(first.views, 'view')}{f' made at {places}' if places else ''}"
+        text += f"  kept by {counted(len(first.views), 'view')}{f' made at {places}' if places else ''}"
     return text.rstrip()

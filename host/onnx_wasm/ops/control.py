@@ -12,6 +12,7 @@ from ..context import Context, Item, Steps, Subgraph, TensorSequence, Value
 from ..errors import InvalidModelError, UnsupportedModelError
 from ..model import Graph
 from ..registry import op
+from ..words import counted
 from ._copy import only
 from .concat import concat
 from .slice import pick
@@ -170,7 +171,7 @@ def _tensor(cx: Context, item: Item) -> Value:
 def _each(cx: Context, name: str, given: Sequence[int] | None, count: int) -> Sequence[int]:
     """One number for each of the tensors, 0 if none are given."""
     if given and len(given) != count:
-        cx.fail(f"{name} {list(given)} has {len(given)} elements, must have {count}")
+        cx.fail(f"{name} {list(given)} has {counted(len(given), 'element')}, must have {count}")
     return given or [0] * count
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ..context import Array, Context, Value
 from ..dtypes import F64
 from ..registry import op
+from ..words import counted
 from ._copy import normal_axis, only
 from ._elementwise import FLOATS, require
 
@@ -166,7 +167,7 @@ def stft(
     if step < 1 or n < 1:
         cx.fail(f"frame_step is {step} and frame_length {n}, must be positive")
     if window is not None and (window.size != n or window.dtype != signal.dtype):
-        cx.fail(f"window is {window}, must have {n} elements of the signal's type")
+        cx.fail(f"window is {window}, must have {counted(n, 'element')} of the signal's type")
     frames = (length - n) // step + 1 if length >= n else 0
     outputs = n // 2 + 1 if onesided else n
     y = cx.out((batch, frames, outputs, 2), signal.dtype)

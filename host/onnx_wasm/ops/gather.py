@@ -12,6 +12,7 @@ from ..context import Array, Context, Quantized, Value
 from ..dtypes import F32
 from ..errors import NodeIndexError, UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from ._copy import collapse, normal_axis, strides, width, words
 from ._elementwise import broadcast, cast
 from ._narrow import by_bytes
@@ -187,7 +188,7 @@ def compress(cx: Context, x: Value, condition: Array, *, axis: int | None = None
     axis = normal_axis(cx, axis, x.rank)
     places = np.flatnonzero(condition)
     if places.size and places[-1] >= x.shape[axis]:
-        cx.fail(f"condition of {condition.size} elements is longer than axis {axis} of {x}")
+        cx.fail(f"condition of {counted(condition.size, 'element')} is longer than axis {axis} of {x}")
     y = cx.out((*x.shape[:axis], places.size, *x.shape[axis + 1 :]), x.dtype)
     _emit_gather(cx, x, cx.known(places.astype(np.int32)), y, axis)
     return y

@@ -12,6 +12,7 @@ from ..context import Array, Context, Value
 from ..dtypes import F32, I32
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from ._copy import copy, copy_flat, fill, only, wanted
 from ._elementwise import cast
 from .attention import Heads, attend, by_head, by_row, check, gathered, narrow, place, wide
@@ -169,7 +170,7 @@ def multi_head_attention(
     if bias is not None:
         width = num_heads * q.size
         if bias.shape != (2 * width + num_heads * v.size,):
-            cx.fail(f"bias {bias} does not fit: {2 * width + num_heads * v.size} elements expected")
+            cx.fail(f"bias {bias} does not fit: {counted(2 * width + num_heads * v.size, 'element')} expected")
         biased = (q,) if key is not None and key.rank == 4 else (q, k, v)
         made = [_biased(cx, x, _f32(cx, bias), batch, i * width) for i, x in enumerate(biased)]
         q, k, v = (*made, k, v) if len(made) == 1 else made

@@ -16,6 +16,7 @@ from ..context import Context, Value
 from ..dtypes import BOOL, F32, I32, U8
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from . import _elementwise, activation, binary, compare, concat, pool, qlinear_conv, reduce, softmax, transpose
 from .matmul import gemm
 from .qlinear import BYTES, Product, product, scales
@@ -58,7 +59,7 @@ def _to_float(cx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Val
         cx.fail(f"the scale of B, {b_scale!r}, must be a scalar or have one element for each of {p.n} columns")
     if bias is not None:
         if bias.shape != (p.n,):
-            cx.fail(f"the bias {bias!r} must have {p.n} elements")
+            cx.fail(f"the bias {bias!r} must have {counted(p.n, 'element')}")
         p.shift = as_f32(cx, bias)
     p.scale = scales(cx, a_scale, b_scale, None, p.n)
     y = p.emit(cx)
@@ -448,7 +449,7 @@ def matmul_nbits(
     if scales.size != N * blocks:
         cx.fail(f"the scales {scales!r} must be {[N, blocks]}")
     if bias is not None and bias.shape != (N,):
-        cx.fail(f"the bias {bias!r} must have {N} elements")
+        cx.fail(f"the bias {bias!r} must have {counted(N, 'element')}")
     zeros = zeros_f = None
     if zero_points is not None:
         packed = zero_points.dtype is U8

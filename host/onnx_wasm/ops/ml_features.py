@@ -11,6 +11,7 @@ from ..context import Context, HostView, Value
 from ..dtypes import F32, F64, I32, I64, STRING
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from ._copy import copy, fill
 from ._elementwise import cast, flat
 from ._ml import ML, floats, table
@@ -67,7 +68,7 @@ def scaler(cx: Context, x: Value, *, offset: Sequence[float] = (), scale: Sequen
     features = x.shape[-1] if x.rank else 1
     for name, values in (("offset", offset), ("scale", scale)):
         if len(values) not in (0, 1, features):
-            cx.fail(f"{name} has {len(values)} elements, must have 1 or {features}")
+            cx.fail(f"{name} has {counted(len(values), 'element')}, must have 1 or {features}")
     if offset:
         x = sub(cx, x, floats(cx, "offset", offset))
     return mul(cx, x, floats(cx, "scale", scale)) if scale else cx.alias(x, x.shape)

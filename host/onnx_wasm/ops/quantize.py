@@ -15,6 +15,7 @@ from ..context import Context, Quantized, Value
 from ..dtypes import BF16, F16, F32, I8, I32, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from . import _elementwise
 from ._narrow import decode, encode, pack, unpack
 
@@ -55,7 +56,10 @@ def _walk(cx: Context, x: Value, scale: Value, zero: Value | None, axis: int, bl
     extent, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     if not block:
         if scale.shape != (extent,):
-            cx.fail(f"scale {scale!r} must be a scalar or have {extent} elements, one for each index of axis {axis}")
+            cx.fail(
+                f"scale {scale!r} must be a scalar or have {counted(extent, 'element')}, "
+                f"one for each index of axis {axis}"
+            )
         if inner == 1:
             outer = max(1, x.size // max(1, extent))
             return {"axis": outer, "block": outer, "blocks": 1, "outer_stride": 0, "inner": extent}

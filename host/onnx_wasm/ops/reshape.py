@@ -9,6 +9,7 @@ import numpy as np
 
 from ..context import Array, Context, Value
 from ..registry import op
+from ..words import counted
 from ._copy import normal_axes, normal_axis
 from ._shapes import extents
 
@@ -32,10 +33,10 @@ def reshape(cx: Context, x: Value, shape: Array, *, allowzero: int = 0) -> Value
     if target.count(-1) == 1:
         rest = -math.prod(target)
         if rest == 0 or x.size % rest:
-            cx.fail(f"{x} of {x.size} elements cannot take shape {asked}")
+            cx.fail(f"{x} of {counted(x.size, 'element')} cannot take shape {asked}")
         target[target.index(-1)] = x.size // rest
     if min(target, default=0) < 0 or math.prod(target) != x.size:
-        cx.fail(f"{x} of {x.size} elements cannot take shape {asked}")
+        cx.fail(f"{x} of {counted(x.size, 'element')} cannot take shape {asked}")
     return cx.alias(x, target)
 
 

@@ -10,6 +10,7 @@ from ..context import Context, Value
 from ..dtypes import BF16, F16, F32, F64, I32, I64, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from ._copy import wanted
 from ._elementwise import FLOATS, cast, require
 from .softmax import softmax_over
@@ -122,7 +123,7 @@ def _groups(cx: Context, rate: Value, count: Value, tensors: Sequence[Value], pe
     if rate.dtype not in (F32, F64) or rate.size != 1 or count.dtype is not I64 or count.size != 1:
         cx.fail(f"the rate {rate} must be one float, the update count {count} one int64")
     if not tensors or len(tensors) % per:
-        cx.fail(f"{len(tensors)} tensors, needs {per} for each parameter")
+        cx.fail(f"{counted(len(tensors), 'tensor')}, needs {per} for each parameter")
     m = len(tensors) // per
     groups = [tuple(tensors[i + k * m] for k in range(per)) for i in range(m)]
     for group in groups:
