@@ -409,9 +409,34 @@ def test_the_default_runtime_is_made_with_the_flags_of_the_environment() -> None
         with pytest.raises(AttributeError, match="no flag 'num_thread'"):
             ort.env.wasm.num_thread = 2
     finally:
-        ort.env.wasm = type(ort.env.wasm)()
         ort.default_runtime().close()
+        ort.env.wasm = type(ort.env.wasm)()
     assert ort.memory().maximum == 0xFFFF0000
+
+
+def test_flags_that_the_default_runtime_would_not_see_are_refused() -> None:
+    flags, used = ort.env.wasm, ort.memory().used
+    before = dict(vars(flags))
+    late = r"env\.wasm\.maximum = '24MiB' comes too late: .*default_runtime\(\)\.close\(\).*Runtime\(\.\.\.\)"
+    with pytest.raises(RuntimeError, match=late):
+        ort.env.wasm.maximum = "24MiB"
+    with pytest.raises(RuntimeError, match="comes too late"):
+        ort.env.wasm = type(flags)(maximum="24MiB")
+    with pytest.raises(AttributeError, match="no flag 'num_thread'"):
+        ort.env.wasm.num_thread = 2
+    flags.num_threads = before["num_threads"]  # what it is already
+    type(flags)().maximum = "24MiB"  # nobody's flags
+    assert ort.env.wasm is flags
+    assert (vars(flags), ort.memory().used) == (before, used)
+    with ort.Runtime() as mine, ort.use_runtime(mine), pytest.raises(RuntimeError, match="comes too late"):
+        ort.env.wasm.maximum = "24MiB"
+    ort.default_runtime().close()
+    ort.env.wasm.maximum = "24MiB"
+    try:
+        assert ort.memory().maximum == 24 << 20
+    finally:
+        ort.default_runtime().close()
+        ort.env.wasm.maximum = None
 
 
 def test_made_up_shapes_that_need_too_much_are_no_error(runtime: ort.Runtime) -> None:

@@ -336,6 +336,7 @@ def test_more_threads_than_units_or_processors() -> None:
 
 def test_the_flag_of_the_default_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnx_wasm.heap._default", None)
+    monkeypatch.setattr(ort.env, "_made", None)
     monkeypatch.setattr(ort.env.wasm, "num_threads", 2)
     with ort.default_runtime() as runtime:
         assert runtime.threads == 2

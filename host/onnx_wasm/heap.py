@@ -433,7 +433,7 @@ def default_runtime() -> Runtime:
     with _default_lock:
         if _default is None or _default.closed:
             settings = dict(vars(env.wasm))
-            _default = Runtime(threads=settings.pop("num_threads"), **settings)
+            _default = env._made = Runtime(threads=settings.pop("num_threads"), **settings)
         return _default
 
 
