@@ -155,6 +155,15 @@ def test_a_map_of_a_heap_that_is_too_small_ends_where_it_failed(
     assert len(root.findall("{*}g[@class='fail']/{*}path")) == 1
 
 
+def test_a_creation_that_failed_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for maximum, used, stages in ((6422527, 0, ["at the failure"]), (6430000, 1, ["at the failure", "after dispose"])):
+        assert main(["heap", "map", str(DIGITS / "digits.onnx"), "--maximum", str(maximum)]) == 1
+        out, err = capsys.readouterr()
+        assert [line.split(":")[0] for line in out.splitlines() if "linear memory" in line] == stages
+        assert ("weights" in out) == used
+        assert "bytes for digits (weights)" in err
+
+
 def test_a_shape_that_was_assumed_and_does_not_do_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     nodes = [graphs.node("Reshape", ["x", "shape"], ["y"])]

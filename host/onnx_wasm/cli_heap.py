@@ -139,8 +139,9 @@ def _map(args: argparse.Namespace) -> int:
     if failure is None:
         stages.append(Stage("at the peak", heap_map.peak_index(events)))
     else:
-        refused = [i for i, event in enumerate(events) if event.kind == "fail"]
-        stages += [Stage("at the failure", i) for i in refused[-1:]]
+        refused = [i for i, event in enumerate(events) if event.kind == "fail"][-1:]
+        # Where nothing was in use then, nothing came of the rest, either.
+        stages = [s for s in stages if s.index not in refused] + [Stage("at the failure", i) for i in refused]
     stages.sort(key=lambda stage: stage.index)
     _print_maps(stages, events, policy.heap_base, args.width)
     if out is not None:
