@@ -151,6 +151,14 @@ def test_every_missing_operator_is_named_at_once(runtime: ort.Runtime) -> None:
         ort.InferenceSession.create(data, runtime=runtime)
 
 
+def test_images_are_not_decoded_and_that_is_said_at_creation(runtime: ort.Runtime) -> None:
+    nodes = [node("ImageDecoder", ["x"], ["i"]), node("CastMap", ["x"], ["m"], domain="ai.onnx.ml")]
+    data = model(nodes, {"x": (onnx.TensorProto.UINT8, ["n"])}, ["i"], domains={"ai.onnx.ml": 3})
+    message = r"not supported: ai\.onnx::ImageDecoder \(opset 21\), ai\.onnx\.ml::CastMap \(opset 3\)$"
+    with pytest.raises(ort.UnsupportedModelError, match=message):
+        ort.InferenceSession.create(data, runtime=runtime)
+
+
 @pytest.mark.parametrize("opset", [0, 99])
 def test_opsets_out_of_range(runtime: ort.Runtime, opset: int) -> None:
     data = model([node("Relu", ["x"], ["y"])], {"x": (FLOAT, [1])}, ["y"], opset=opset)

@@ -286,6 +286,7 @@ def test_inputs_that_have_no_random_value(capsys: pytest.CaptureFixture[str], tm
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "info")
     assert {"Conv", "Gemm", "com.microsoft::MatMulNBits"} <= set(found["operators"])
+    assert "ImageDecoder" not in found["operators"]
     assert set(found["module bytes"]) == {"relaxed", "strict"}
     assert found["wasmtime supported"] == list(WASMTIME_VERSIONS)
     assert main(["info"]) == 0

@@ -1,4 +1,4 @@
-"""GridSample, AffineGrid and DeformConv: values between the pixels of an image. ImageDecoder, as not supported."""
+"""GridSample, AffineGrid and DeformConv: values between the pixels of an image."""
 
 from __future__ import annotations
 
@@ -170,9 +170,3 @@ def deform_conv(
     rows = cx.alias(w, (w.shape[0], w.shape[1] * taps, 1))
     y = conv(cx, columns, rows, b, group=group)
     return cast(cx, cx.alias(y, (batch, w.shape[0], *g.output)), given)
-
-
-@op("ImageDecoder", since=20)
-def image_decoder(cx: Context, encoded: Value, *, pixel_format: str = "RGB") -> Value:
-    """Not supported: images must be decoded before they are fed."""
-    cx.fail("images must be decoded before they are fed", UnsupportedModelError)
