@@ -414,6 +414,24 @@ def test_the_default_runtime_is_made_with_the_flags_of_the_environment() -> None
     assert ort.memory().maximum == 0xFFFF0000
 
 
+def test_a_session_is_made_by_create_and_names_are_known_ones(runtime: ort.Runtime) -> None:
+    for args in ((), ("m.onnx",), ("m.onnx", ort.SessionOptions(), runtime)):
+        with pytest.raises(TypeError, match=r"use InferenceSession\.create\(\.\.\.\)"):
+            ort.InferenceSession(*args)
+    with pytest.raises(
+        TypeError, match=r"unknown parameters of Runtime \['max_memory'\]; known: \['debug', .*'maximum'"
+    ):
+        ort.Runtime(max_memory=1)  # type: ignore[call-arg]
+    for make in (ort.SessionOptions, lambda **s: ort.InferenceSession.create("m.onnx", runtime=runtime, **s)):
+        with pytest.raises(TypeError, match=r"unknown session options \['plans'\]; known: \['enable_.*'max_plans'"):
+            make(plans=1)
+    for make in (ort.HeapPolicy, ort.HeapPolicy().with_):
+        with pytest.raises(
+            TypeError, match=r"unknown fields of HeapPolicy \['max'\]; known: \['geometric_cap', .*'maximum'"
+        ):
+            make(max=1)
+
+
 def test_flags_that_the_default_runtime_would_not_see_are_refused() -> None:
     flags, used = ort.env.wasm, ort.memory().used
     before = dict(vars(flags))

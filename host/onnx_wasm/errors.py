@@ -5,6 +5,7 @@ Each is also the Python exception of its natural kind, so ``except MemoryError``
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 
@@ -84,6 +85,14 @@ class EngineError(OnnxWasmError, RuntimeError):
 
 class CancelledError(OnnxWasmError, RuntimeError):
     """A run was cancelled."""
+
+
+def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError, with all names that there are, for one that there is not."""
+    known = sorted(known)
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise TypeError(f"unknown {what} {unknown}; known: {known}")
 
 
 def no_copy(self: object) -> NoReturn:

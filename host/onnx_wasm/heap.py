@@ -25,6 +25,7 @@ from .errors import (
     DisposedError,
     HeapCorruptionError,
     LeaseError,
+    check_names,
     no_copy,
 )
 from .gate import Gate, gated
@@ -56,6 +57,11 @@ class Runtime(Laboratory):
     these three, tensors that a run allocates one by one (``enable_mem_pattern=False``) are allocated by calls of
     their own.
     """
+
+    def __new__(cls, *_: Any, **settings: Any) -> Runtime:
+        if cls.__init__ is Runtime.__init__:
+            check_names("parameters of Runtime", settings, cls.__init__.__kwdefaults__ or ())
+        return super().__new__(cls)
 
     def __init__(
         self,

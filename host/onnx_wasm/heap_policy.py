@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from . import heap_layout
 from .engine import PAGE
 from .env import MAXIMUM, ORT_WEB_HEAP_BASE
+from .errors import check_names
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 _INITIAL = 16 * MIB
@@ -59,6 +60,10 @@ class HeapPolicy:
     """Grow by at most so much more than what is needed (MEMORY_GROWTH_GEOMETRIC_CAP); 0: no cap."""
     linear_step: int = -1
     """Grow by so much instead of a part of the size (MEMORY_GROWTH_LINEAR_STEP); -1: do not."""
+
+    def __new__(cls, *_: Any, **settings: Any) -> HeapPolicy:
+        check_names("fields of HeapPolicy", settings, (f.name for f in dataclasses.fields(cls)))
+        return super().__new__(cls)
 
     @property
     def first(self) -> int:

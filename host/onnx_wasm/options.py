@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from .errors import FeedTypeError
+from .errors import FeedTypeError, check_names
 
 _LEVELS = ("disabled", "basic", "extended", "layout", "all")
 
@@ -50,6 +50,10 @@ class SessionOptions:
     intra_op_num_threads: int = 1
     inter_op_num_threads: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __new__(cls, *_: Any, **settings: Any) -> SessionOptions:
+        check_names("session options", settings, (f.name for f in fields(cls)))
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.graph_optimization_level not in _LEVELS:

@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,7 +91,10 @@ class PlanInfo:
 class InferenceSession:
     """A model ready to run. Make one with `create`; `dispose` (or ``with``) gives its memory back."""
 
-    def __init__(self, source: Model, options: SessionOptions, runtime: Runtime) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TypeError("use InferenceSession.create(...) to make a session, as in ONNX Runtime Web")
+
+    def _begin(self, source: Model, options: SessionOptions, runtime: Runtime) -> None:
         number = next(_numbers)
         self._source: Model | None = source
         self._options = options
@@ -131,14 +134,13 @@ class InferenceSession:
         """
         if options is not None and settings:
             raise TypeError("give options or settings, not both")
-        known = {f.name for f in fields(SessionOptions)}
-        if not known.issuperset(settings):
-            raise TypeError(f"unknown session options {sorted(set(settings) - known)}; known: {sorted(known)}")
         if options is not None and not isinstance(options, SessionOptions):
             raise FeedTypeError(f"options must be SessionOptions, got {type(options).__name__}")
         if not isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview)):
             raise FeedTypeError(f"a model is a path or bytes, got {type(model).__name__}")
-        return cls(model, options or SessionOptions(**settings), runtime or default_runtime())
+        made = cls.__new__(cls)
+        made._begin(model, options or SessionOptions(**settings), runtime or default_runtime())
+        return made
 
     @classmethod
     async def create_async(cls, model: Model, *args: Any, **settings: Any) -> InferenceSession:
