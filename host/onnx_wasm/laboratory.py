@@ -32,6 +32,8 @@ from .memory_info import MemoryInfo
 from .verdicts import BlockInfo, LeakReport, SessionInfo, Snapshot, leak_report, table
 from .words import counted, noun
 
+_WHOLE = "what the whole job needs: `onnx-wasm heap map MODEL`, or `onnx-wasm heap whatif` of a recording"
+
 
 class Laboratory(ABC):
     """A runtime's heap, looked at."""
@@ -345,7 +347,7 @@ class Laboratory(ABC):
         if enough > MAXIMUM:
             return f"It would take a memory of {enough:,} bytes, and 32-bit addresses end at 4 GiB: {dispose}"
         wanted = " and ".join(f"a {name} of {needs[name]:,} bytes" for name in binding)
-        return f"For this request, {wanted} would have been enough; else {dispose}"
+        return f"For this request, {wanted} would have been enough ({_WHOLE}); else {dispose}"
 
     def _leak_warning(self, when: str) -> str:
         """What a ResourceWarning says of tensors and sessions that are left, or nothing. The gate must be held."""
