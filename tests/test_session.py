@@ -551,6 +551,29 @@ def test_profiling_times_every_record(runtime: ort.Runtime) -> None:
         assert session.end_profiling() == []
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_profiled_runs_are_numbered_and_nodes_without_names_are_told_apart(
+    runtime: ort.Runtime, *, watched: bool
+) -> None:
+    nodes = [onnx.helper.make_node("NonZero", ["x"], ["i"]), onnx.helper.make_node("Neg", ["i"], ["n"])]
+    data = model([*nodes, node("Abs", ["n"], ["y"])], {"x": (FLOAT, [3])}, ["y"])
+    if watched:
+        runtime.start_events()
+    with ort.InferenceSession.create(data, runtime=runtime, enable_profiling=True) as s:
+        for count in (1, 2, 1):
+            take(s.run({"x": np.array([1] * count + [0] * (3 - count), np.float32)}))
+        with pytest.raises(ort.FeedError):
+            s.run({"z": IMAGE})
+        take(s.run({"x": np.ones(3, np.float32)}))
+        events = s.end_profiling()
+        assert [e.run for e in events] == sorted(e.run for e in events)
+        assert {e.run for e in events} == {0, 1, 2, 3}
+        assert {(e.op_type, e.node) for e in events} == {("NonZero", "node 0"), ("Neg", "node 1"), ("Abs", "y")}
+        s.start_profiling()
+        take(s.run({"x": np.ones(3, np.float32)}))
+        assert {e.run for e in s.end_profiling()} == {0}
+
+
 def test_a_session_that_nobody_disposed_warns_and_gives_its_memory_back(runtime: ort.Runtime) -> None:
     session = ort.InferenceSession.create(graphs.convnet(), runtime=runtime)
     take(session.run({"x": IMAGE}))

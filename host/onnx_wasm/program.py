@@ -43,9 +43,12 @@ class ProfileEvent:
     """One record of a profiled run."""
 
     node: str
+    """Its name, or its place in the graph where it has none."""
     op_type: str
     kernel: str
     milliseconds: float
+    run: int
+    """The number of the run, from 0, since profiling was started."""
 
 
 @dataclass(eq=False)
@@ -59,10 +62,19 @@ class Core:
     planned: bool
     fuse: bool
     events: list[ProfileEvent] | None = None
+    profiled: int = 0
+    """How many runs have begun since profiling was started."""
     runs: int = 0
     staging: dict[str, Block] = field(default_factory=dict)
     """Where arrays are copied to, by tensor name; as large as the largest so far. Runs are serial, so all programs
     use the same."""
+
+    def enter(self, record: Record, milliseconds: float) -> None:
+        """Enter a record that a profiled run has done."""
+        node = record.node
+        name = node.name or f"node {node.index}"
+        assert self.events is not None
+        self.events.append(ProfileEvent(name, node.op_type, record.kernel, milliseconds, self.profiled - 1))
 
     def release_staging(self) -> None:
         """Give the staging back. The gate must be held."""
@@ -351,7 +363,7 @@ class Program:
             status = runtime._execute(here, there)
             spent = (time.perf_counter() - before) * 1e3
             if record is not None:
-                events.append(ProfileEvent(record.node.name, record.node.op_type, record.kernel, spent))
+                self._core.enter(record, spent)
             if status:
                 return status
         return 0
@@ -384,8 +396,7 @@ class Program:
             status = runtime._execute(first + 4 * here, first + 4 * there)
             if record is not None:
                 if events is not None:
-                    spent = (time.perf_counter() - before) * 1e3
-                    events.append(ProfileEvent(record.node.name, record.node.op_type, record.kernel, spent))
+                    self._core.enter(record, (time.perf_counter() - before) * 1e3)
                 if allocator.debug is not None:
                     touched = {self._address(segment, v) for v in record.values() if self._in_block(segment, v)}
                     allocator.debug.check_blocks(touched, where(record))

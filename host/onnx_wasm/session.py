@@ -269,11 +269,12 @@ class InferenceSession:
             if results is not None:
                 return results
         self._express = None
-        self._load()
+        core = self._load()
         self._runtime._check_open()
         self._runtime._uncancel()
         fed = self._checked(feeds)
         names, given = self._check_fetches(fetches)
+        core.profiled += 1
         while True:
             try:
                 before, program = self._last, self._program(fed, names)
@@ -402,10 +403,11 @@ class InferenceSession:
 
     def start_profiling(self) -> None:
         """Time every record of the runs from now on, each by a call of its own."""
-        self._load().events = []
+        core = self._load()
+        core.events, core.profiled = [], 0
 
     def end_profiling(self) -> list[ProfileEvent]:
-        """Stop timing; what was measured, in the order it ran."""
+        """Stop timing; what was measured, in the order it ran. Nothing, and no error, where timing was not started."""
         core = self._load()
         events, core.events = core.events, None
         return events or []
