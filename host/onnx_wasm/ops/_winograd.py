@@ -1,4 +1,4 @@
-"""Convolution by Winograd's filtering (kernels_wat/winograd.wat.j2): when it pays, and its records."""
+"""Convolution by Winograd's filtering (kernels_wat/_winograd.wat.j2): when it pays, and its records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TILES, BYTES = 64, 1 << 20
 SHARE = 4
 # Units that threads can share, if there are tiles for so many.
 UNITS = 4
-# What a kernel needs for one tile on its way to the points and back; kernels_wat/winograd.wat.j2 has it as TMP.
+# What a kernel needs for one tile on its way to the points and back; kernels_wat/_winograd.wat.j2 has it as TMP.
 POINT_BYTES = 576
 
 
