@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections import Counter
@@ -115,7 +116,7 @@ class Initializer:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) if self.shape else 1
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -123,6 +124,16 @@ class Initializer:
 
     def array(self) -> Array:
         """The contents in numpy's type for the element (packed bytes below 8 bits), C-contiguous."""
+        return self._single if self.size == 1 else self._array()
+
+    @cached_property
+    def _single(self) -> Array:
+        """Kept, since operators ask for the one number of an attribute whenever they are lowered."""
+        array = self._array().copy()
+        array.flags.writeable = False
+        return array
+
+    def _array(self) -> Array:
         if 0 < self.dtype.bits < 8:
             return self._packed()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from ..context import Array, Context, Record, Value
 from ..dtypes import BOOL, DType
 from ..errors import UnsupportedModelError
-from ._shapes import broadcast_shape, rows
+from ._shapes import Shape, broadcast_shape, rows
 
 FLOATS = frozenset({"f32", "f64", "f16", "bf16"})
 SIGNED = frozenset({"i8", "i16", "i32", "i64"})
@@ -61,18 +62,29 @@ def broadcast(
     y = cx.out(shape, dtype, reuse=[v for v in values if v.shape == shape and v.dtype.bits == dtype.bits])
     if not y.size:
         return y, None
-    walk = rows(tuple(v.shape for v in values), shape, y.size)
-    walked = list(zip(values, walk.operands, strict=True))
+    order, numbers, lists = _walk(
+        names, tuple([v.shape for v in values]), tuple([v.dtype.itemsize for v in values]), shape, y.size, swaps
+    )
+    record: dict[str, Any] = {name: values[k] for name, k in zip(names, order, strict=True)}
+    return y, cx.emit(kernel, units=cx.chunks(y), **record, y=y, n=y.size, **numbers, **args, **lists)
+
+
+@lru_cache(256)
+def _walk(
+    names: str, shapes: tuple[Shape, ...], widths: tuple[int, ...], out: Shape, size: int, swaps: bool
+) -> tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]:
+    """Which operand each name stands for, and the numbers and lists of the record by which they are walked."""
+    walk = rows(shapes, out, size)
+    order = tuple(range(len(shapes)))
     if swaps and walk.operands[0].step < walk.operands[1].step:
-        walked.reverse()
-    record: dict[str, Any] = {name: value for name, (value, _) in zip(names, walked, strict=True)}
-    record.update(y=y, n=y.size, inner=walk.inner, mid=walk.mid, rank=len(walk.dims))
-    strides: dict[str, Any] = {}
-    for name, (value, operand) in zip(names, walked, strict=True):
-        width = value.dtype.itemsize
-        record["i" + name], record["m" + name] = operand.step * width, operand.row * width
-        strides["o" + name] = tuple(s * width for s in operand.groups)
-    return y, cx.emit(kernel, units=cx.chunks(y), **record, **args, dims=walk.dims, **strides)
+        order = order[::-1]
+    numbers: dict[str, Any] = {"inner": walk.inner, "mid": walk.mid, "rank": len(walk.dims)}
+    lists: dict[str, Any] = {"dims": walk.dims}
+    for name, k in zip(names, order, strict=True):
+        operand, width = walk.operands[k], widths[k]
+        numbers["i" + name], numbers["m" + name] = operand.step * width, operand.row * width
+        lists["o" + name] = tuple(s * width for s in operand.groups)
+    return order, numbers, lists
 
 
 def cast(cx: Context, x: Value, to: DType) -> Value:

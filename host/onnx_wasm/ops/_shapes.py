@@ -12,16 +12,23 @@ Shape = tuple[int, ...]
 
 def broadcast_shape(cx: Context, *values: Value) -> Shape:
     """The shape that the values broadcast to; fails naming them if there is none."""
-    shape = values[0].shape
-    for value in values[1:]:
-        other = value.shape
+    shape = _broadcast(tuple([v.shape for v in values]))
+    if shape is None:
+        described = ", ".join(f"{v.name or 'input'} {list(v.shape)}" for v in values)
+        cx.fail(f"shapes do not broadcast: {described}")
+    return shape
+
+
+@lru_cache(256)
+def _broadcast(shapes: tuple[Shape, ...]) -> Shape | None:
+    shape = shapes[0]
+    for other in shapes[1:]:
         if other == shape:
             continue
         rank = max(len(shape), len(other))
         left, right = (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(other)) + other
         if any(m != n and m != 1 and n != 1 for m, n in zip(left, right, strict=True)):
-            described = ", ".join(f"{v.name or 'input'} {list(v.shape)}" for v in values)
-            cx.fail(f"shapes do not broadcast: {described}")
+            return None
         shape = tuple(n if m == 1 else m for m, n in zip(left, right, strict=True))
     return shape
 
