@@ -288,6 +288,14 @@ def test_mean_variance_normalization(harness: Harness, dtype: type, axes: tuple[
     check(y, normalized(x, axes, 0) * deviation / (deviation + 1e-9), dtype)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_lp_normalization_of_the_smallest_numbers(harness: Harness, axis: int) -> None:
+    x = np.array([[1e-45, -3e-45], [0, 1e-45]], np.float32)
+    (y,) = run_node(harness, "LpNormalization", [x], axis=axis, p=1)
+    expected = x / np.maximum(np.abs(x).sum(axis, keepdims=True), np.float32(1e-45))
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
