@@ -112,8 +112,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
     parser.add_argument("--json", type=Path, metavar="OUT")
     options = parser.parse_args()
+    paths = options.traces or sorted((SHARED / "traces").glob("*.npz"))
+    if not paths:
+        parser.error(
+            f"no recordings in {SHARED / 'traces'}: name some (`onnx-wasm run MODEL --record OUT.npz` makes one)"
+        )
     found = []
-    for path in options.traces or sorted((SHARED / "traces").glob("*.npz")):
+    for path in paths:
         trace = traces.load(path)
         if traces.injections(trace):
             print(f"{trace.name}: left out: calls were made to fail")
@@ -131,6 +136,8 @@ def main() -> int:
         print(f"{'all':20} {calls:8,} calls  {mean:6.1f} ns a call")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
+    if not found:
+        print("nothing was measured: calls were made to fail in all of them", file=sys.stderr)
     return 0 if found and not any(f["wrong"] for f in found) else 1
 
 

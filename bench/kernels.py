@@ -11,7 +11,7 @@ import argparse
 import importlib.util
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,14 @@ DEPTHWISE = [
     (192, 28, 5, 2),
     (240, 14, 5, 1),
 ]
+
+SETS: dict[str, Sequence[tuple[int, ...]]] = {
+    "gemm": GEMM,
+    "gemv": GEMV,
+    "resnet50": RESNET50,
+    "squeezenet": SQUEEZENET,
+    "depthwise": DEPTHWISE,
+}
 
 
 def seconds(call: Callable[[], Any], budget: float = 0.25) -> float:
@@ -165,12 +173,15 @@ def prototype(path: str) -> Callable[[int, int, int], float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("sets", nargs="*", default=["gemm", "gemv", "resnet50", "squeezenet", "depthwise"])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"some of {', '.join(SETS)} (default: all)")
     parser.add_argument("--prototype")
     parser.add_argument("--numpy", action="store_true")
     parser.add_argument("--variant", default="relaxed", choices=["relaxed", "strict"])
     args = parser.parse_args()
+    for name in args.sets:
+        if name not in SETS:
+            parser.error(f"no set {name!r}; there are {', '.join(SETS)}")
     h = Harness(args.variant, pages=16384)
     reference = prototype(args.prototype) if args.prototype else None
     rng = np.random.default_rng(0)
@@ -180,12 +191,9 @@ def main() -> None:
     def array(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape, np.float32)
 
-    for name in args.sets:
+    for name in args.sets or SETS:
         total_flops = total_time = 0.0
-        shapes: list[tuple[int, ...]] = {
-            "gemm": GEMM, "gemv": GEMV, "resnet50": RESNET50, "squeezenet": SQUEEZENET, "depthwise": DEPTHWISE,
-        }[name]  # type: ignore[assignment]  # fmt: skip
-        for shape in shapes:
+        for shape in SETS[name]:
             if name in ("gemm", "gemv"):
                 m, k, n = shape
                 inputs = [array(m, k), array(k, n)]

@@ -158,19 +158,22 @@ def cases() -> list[tuple[str, Callable[..., Any], list[Any], dict[str, Any], Ca
     return result
 
 
-def main(words: list[str]) -> None:
+def main(words: list[str]) -> int:
+    chosen = [case for case in cases() if not words or any(w in case[0] for w in words)]
+    if not chosen:
+        print(f"no case has one of {', '.join(words)} in its name; without words all are timed", file=sys.stderr)
+        return 1
     bench = Bench()
     print(f"{'GB/s':>7} {'numpy':>7} {'ratio':>6}")
-    for name, op, inputs, options, numpy in cases():
-        if words and not any(w in name for w in words):
-            continue
+    for name, op, inputs, options, numpy in chosen:
         seconds, result = bench.seconds(op, inputs, **options)
         expected = numpy()
         np.testing.assert_array_equal(result, expected)
         reference = best(numpy)
         nbytes = 2 * expected.nbytes
         print(f"{nbytes / seconds / 1e9:7.2f} {nbytes / reference / 1e9:7.2f} {reference / seconds:6.2f}  {name}")
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
