@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from models import Model, fetched, find, with_random_weights
+from models import Model, add_folders, fetched, find, inputs_of, with_random_weights
 from report import NATIVE, OURS, WEB, Json, first_table, memory_table, summary, times_table
 
 HERE = Path(__file__).resolve().parent
@@ -213,10 +213,7 @@ def _error(actual: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.ndarr
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "--models", type=Path, help="folder with ID.onnx or ID/ID.onnx (default: those of --shared, fetched once)"
-    )
-    parser.add_argument("--inputs", type=Path, help="folder with ID/desc.json (default: in --shared)")
+    add_folders(parser)
     parser.add_argument("--ids", "--only", default="", metavar="ID,ID", help="these models (default: all described)")
     parser.add_argument("--rounds", type=int, default=10, metavar="N")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
@@ -228,21 +225,13 @@ def parse() -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="for the light_* networks, whose own are constants (default: if --shared has the script for it)",
     )
-    parser.add_argument(
-        "--shared",
-        type=Path,
-        default=Path(os.environ.get("ONNX_WASM_SHARED", HERE.parent.parent / "shared")),
-        help="folder with models/fetch_models.py, random_weights.py and inputs/",
-    )
     parser.add_argument("--ortweb", type=Path, default=HERE / "ortweb", help="folder with node_modules/onnxruntime-web")
     parser.add_argument("--memory", action="store_true", help="only the table of memory: one run, nothing timed")
     parser.add_argument("--json", type=Path, metavar="OUT", help="every single time, and the machine")
     options = parser.parse_args()
     if options.rounds < 1 or options.threads < 1:
         parser.error("--rounds and --threads are at least 1")
-    options.inputs = options.inputs or options.shared / "models" / "inputs"
-    if not options.inputs.is_dir():
-        parser.error(f"no folder {options.inputs}: --inputs says what models are fed")
+    options.inputs = inputs_of(options, parser)
     options.ids = [i for i in options.ids.split(",") if i]
     if options.random_weights is None:
         options.random_weights = (options.shared / "models" / "random_weights.py").exists()

@@ -1,6 +1,6 @@
 """Time inputs of one length after another, each seen for the first time, here and on onnxruntime-web, in turns.
 
-    python bench/lengths.py --models DIR --inputs DIR --model minilm_l3_fp32 [--axis 1] [--last 64] [--rounds N]
+    python bench/lengths.py --model minilm_l3_fp32 [--models DIR] [--inputs DIR] [--axis 1] [--last 64] [--rounds N]
 
 A round makes a new session, which is not timed, and feeds it the first 1, 2, 3 ... elements of its inputs.
 """
@@ -15,14 +15,13 @@ import tempfile
 from pathlib import Path
 
 from compare import Peer, PeerError, available, commands
-from models import find
+from models import add_folders, fetched, find, inputs_of
 from report import NATIVE, OURS, WEB, Json, ms, table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--models", type=Path, required=True, help="folder with ID.onnx or ID/ID.onnx")
-    parser.add_argument("--inputs", type=Path, required=True, help="folder with ID/desc.json")
+    add_folders(parser)
     parser.add_argument("--model", required=True, metavar="ID")
     parser.add_argument("--axis", type=int, default=1, help="of the inputs, along which they grow")
     parser.add_argument("--last", type=int, metavar="N", help="the longest (default: all of the inputs)")
@@ -31,11 +30,12 @@ def main() -> int:
     parser.add_argument("--ortweb", type=Path, default=Path(__file__).parent / "ortweb")
     parser.add_argument("--json", type=Path, metavar="OUT", help="every single time")
     options = parser.parse_args()
+    inputs = inputs_of(options, parser)
     candidates = commands(options.ortweb)
     if not options.native:
         del candidates[NATIVE]
     versions = available(candidates)
-    found, missing = find(options.models, options.inputs, [options.model])
+    found, missing = find(options.models or fetched(options.shared, [options.model]), inputs, [options.model])
     for sentence in missing:
         print(sentence, file=sys.stderr)
     if not versions or not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -46,6 +47,30 @@ class Model:
     inputs: list[Input]
     fetches: list[str] | None  # None: every output
     random_weights: bool = False
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    """The options that say where models and what they are fed lie."""
+    parser.add_argument(
+        "--models",
+        type=Path,
+        help="folder with ID.onnx or ID/ID.onnx (default: those of --shared, fetched once into $ONNX_WASM_MODELS)",
+    )
+    parser.add_argument("--inputs", type=Path, help="folder with ID/desc.json (default: in --shared)")
+    parser.add_argument(
+        "--shared",
+        type=Path,
+        default=Path(os.environ.get("ONNX_WASM_SHARED", Path(__file__).resolve().parents[2] / "shared")),
+        help="folder with models/fetch_models.py, random_weights.py and inputs/",
+    )
+
+
+def inputs_of(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Path:
+    """The folder that says what models are fed; an error of the parser where there is none."""
+    inputs: Path = options.inputs or options.shared / "models" / "inputs"
+    if not inputs.is_dir():
+        parser.error(f"no folder {inputs}: --inputs says what models are fed")
+    return inputs
 
 
 def fetched(shared: Path, only: list[str]) -> Path:
