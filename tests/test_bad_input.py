@@ -15,6 +15,9 @@ import pytest
 import graphs
 import onnx_wasm as ort
 from graphs import BOOL, FLOAT, INT64, model, node
+from onnx_wasm import dtypes, tape
+from onnx_wasm.context import Record, Value
+from onnx_wasm.model import Node
 
 
 @pytest.fixture
@@ -149,6 +152,15 @@ def test_every_missing_operator_is_named_at_once(runtime: ort.Runtime) -> None:
     data = model(nodes, {"x": (FLOAT, [1])}, ["y"], domains={"my.ops": 3})
     with pytest.raises(NotImplementedError, match=r"ai.onnx::Frobnicate \(opset 21\), my.ops::Twist \(opset 3\)"):
         ort.InferenceSession.create(data, runtime=runtime)
+
+
+def test_a_kernel_that_is_not_there_says_what_may_be_wrong() -> None:
+    x = Value((2,), dtypes.F32, name="x")
+    error = tape.no_kernel(Record("softsign_f31", 1, {"x": x, "n": 2}, Node("Softsign", "s", index=3)))
+    assert str(error) == (
+        'Softsign "s" (node 3): not implemented for these types (float32): no kernel softsign_f31 '
+        "(after a change to the kernels: run ./build.sh, or its name is misspelt)"
+    )
 
 
 def test_images_are_not_decoded_and_that_is_said_at_creation(runtime: ort.Runtime) -> None:

@@ -375,7 +375,10 @@ class _Encoder:
 def no_kernel(record: Record) -> UnsupportedModelError:
     """The error for a record whose kernel the module does not have."""
     types = ", ".join(sorted({v.dtype.name for v in record.values()}))
-    return UnsupportedModelError(f"{record.node}: not implemented for these types ({types}): no kernel {record.kernel}")
+    return UnsupportedModelError(
+        f"{record.node}: not implemented for these types ({types}): no kernel {record.kernel} "
+        "(after a change to the kernels: run ./build.sh, or its name is misspelt)"
+    )
 
 
 def find_record(tape: Tape, word: int) -> int:
