@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 import graphs
 import onnx_wasm as ort
@@ -430,6 +431,25 @@ def test_a_session_is_made_by_create_and_names_are_known_ones(runtime: ort.Runti
             TypeError, match=r"unknown fields of HeapPolicy \['max'\]; known: \['geometric_cap', .*'maximum'"
         ):
             make(max=1)
+
+
+def test_weights_of_a_branch_are_placed_when_a_run_gets_there(runtime: ort.Runtime) -> None:
+    """As docs/guide.md says of creation."""
+    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    bodies = {
+        name: helper.make_graph(
+            [node(op, inputs, ["z"])], name, [], [helper.make_tensor_value_info("z", FLOAT, None)], made
+        )
+        for name, op, inputs, made in (
+            ("then_branch", "MatMul", ["x", "w"], [weight]),
+            ("else_branch", "Relu", ["x"], []),
+        )
+    }
+    data = model([node("If", ["c"], ["y"], **bodies)], {"c": (BOOL, []), "x": (FLOAT, [1, 64])}, ["y"])
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for condition, placed in ((False, 0), (True, 64 * 64 * 4)):
+            take(session.run({"c": np.array(condition), "x": np.ones((1, 64), np.float32)}))
+            assert runtime.memory().by_tag.get("weights", 0) == placed
 
 
 def test_flags_that_the_default_runtime_would_not_see_are_refused() -> None:
