@@ -7,12 +7,17 @@ import pytest
 
 import onnx_wasm as ort
 from onnx_wasm.verdicts import forgotten_lines
-from onnx_wasm.words import counted, noun
+from onnx_wasm.words import counted, meant, noun
 
 
 def test_one_and_many() -> None:
     assert [counted(n, "block") for n in (0, 1, 2, 4096)] == ["0 blocks", "1 block", "2 blocks", "4,096 blocks"]
     assert (noun(1, "byte"), noun(-1, "byte")) == ("byte", "bytes")
+
+
+def test_names_that_may_be_meant() -> None:
+    assert meant("imgae", ["image", "mask"]) == "; did you mean 'image'?"
+    assert meant("z", ["image", "mask"]) == ""
 
 
 def test_what_a_heap_says_of_one_thing() -> None:

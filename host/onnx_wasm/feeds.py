@@ -17,6 +17,7 @@ from .errors import FeedError, FeedTypeError, UnsupportedModelError
 from .heap import Runtime
 from .model import Dimension, Graph, ValueInfo
 from .tensor import Tensor
+from .words import meant
 
 Array = NDArray[Any]
 Feed = Tensor | Array | Sequence[Any] | None
@@ -118,7 +119,8 @@ def check_feeds(
         raise FeedError(f"inputs not fed: {missing}; the model takes {list(declared)}")
     for name in feeds:
         if name not in declared and name not in graph.overridable:
-            raise FeedError(f"{name!r} is no input of the model, which takes {list(declared)}")
+            close = meant(name, [*declared, *graph.overridable])
+            raise FeedError(f"{name!r} is no input of the model, which takes {list(declared)}{close}")
     items: dict[str, Fed | list[Fed] | None] = {}
     for info in graph.parameters:
         if info.name in feeds or info.name in declared:
