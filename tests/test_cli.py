@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 import graphs
 import onnx_wasm
-from graphs import FLOAT, INT64, STRING, model, node
+from graphs import BOOL, FLOAT, INT64, STRING, model, node
 from onnx_wasm import trace
 from onnx_wasm.cli import main
 from onnx_wasm.engine import WASMTIME_VERSIONS
@@ -95,6 +96,13 @@ def failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     ("args", "message"),
     [
         (["--shape", "z=1"], "'z' is no input of the model"),
+        (["--input", "z=1"], "'z' is no input of the model, which takes ['x']\n"),
+        (["--input", "xx=1"], "'xx' is no input of the model, which takes ['x']; did you mean 'x'?\n"),
+        (["--input", "x=some"], "input 'x': there is no file some, and it is no number or JSON list"),
+        (["--input", "x=[[1],[2,3]]"], "input 'x': [[1],[2,3]] is no array of float32"),
+        (["--input", 'x=["a"]'], """input 'x': ["a"] is no array of float32"""),
+        (["--input", "x=1e39"], "input 'x': 1e39 is no array of float32"),
+        (["--free-dimension", "bach=2"], "names ['bach']; the model's dimensions are ['batch']"),
         (["--input", "x=nowhere.npy"], "nowhere.npy: No such file or directory"),
         (["--shape", "x=1,17"], "has dimension 16 on axis 1"),
         (["--shape", "x=99999999999,16"], "of shape [99999999999, 16] takes 6,399,999,999,936 bytes"),
@@ -116,6 +124,10 @@ def test_what_does_not_fit_gets_a_sentence(
         (["--shape", "x=a"], "argument --shape: 'x=a': not whole numbers separated by commas"),
         (["--shape", "x"], "argument --shape: 'x' is not NAME=SIZES"),
         (["--input", "x"], "argument --input: 'x' is not NAME=FILE.npy"),
+        (["--free-dimension", "batch"], "argument --free-dimension: 'batch' is not NAME=SIZE"),
+        (["--free-dimension", "batch=-1"], "argument --free-dimension: 'batch=-1' is not NAME=SIZE"),
+        (["--free-dimension", "n=1", "--free-dimension", "n=2"], "--free-dimension gives 'n' more than once"),
+        (["--graph-optimization-level", "most"], "invalid choice: 'most'"),
         (["--runs", "x"], "argument --runs: 'x' is not a whole number"),
         (["--runs", "0"], "argument --runs: 0 is not at least 1"),
         (["--shape", "x=1", "--shape", "x=2"], "--shape gives 'x' more than once"),
@@ -128,6 +140,66 @@ def test_wrong_arguments_exit_with_2(capsys: pytest.CaptureFixture[str], args: l
         main(["run", "model.onnx", *args])
     assert exit.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_nothing_is_printed_before_a_name_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save(tmp_path, graphs.mlp())
+    assert main(["run", path, "--input", "y=1"]) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_values_in_place_of_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {"f": (FLOAT, ["n"]), "i": (INT64, []), "one": (INT64, [1]), "b": (BOOL, ["m"]), "s": (STRING, ["k"])}
+    nodes = [node("Identity", [n], [f"y_{n}"]) for n in kinds]
+    path = save(tmp_path, model(nodes, kinds, [f"y_{n}" for n in kinds]))
+    values = {"f": "[1, 2.5, -3]", "i": "-7", "one": "9", "b": "[true, 0]", "s": '["a", "b"]'}
+    args = ["run", path, "--runs", "1", *(a for n, v in values.items() for a in ("--input", f"{n}={v}"))]
+    found = report(capsys, *args)
+    assert {n: o["first"] for n, o in found["outputs"].items()} == {
+        **{"y_f": [1, 2.5, -3], "y_i": [-7], "y_one": [9]},
+        **{"y_b": [True, False], "y_s": ["a", "b"]},
+    }
+    assert {n: (i["type"], i["shape"]) for n, i in found["inputs"].items()} == {
+        **{"f": ("float32", [3]), "i": ("int64", []), "one": ("int64", [1])},
+        **{"b": ("bool", [2]), "s": ("string", [2])},
+    }
+    assert (found["inputs"]["i"]["value"], found["inputs"]["i"]["from"]) == (-7, "as given")
+    for wrong in ("i=1.5", "i=18446744073709551616", "i=null", "b=[2]", "s=[1]"):
+        name, _, value = wrong.partition("=")
+        assert f"input '{name}': {value} is no array of " in failure(capsys, "run", path, "--input", wrong)
+    # A file of that name is read.
+    monkeypatch.chdir(tmp_path)
+    with open("5", "wb") as file:
+        np.save(file, np.array(6, np.int64))
+    assert report(capsys, *[a if a != "i=-7" else "i=5" for a in args])["outputs"]["y_i"]["first"] == [6]
+
+
+def test_a_value_that_was_made_up_is_shown_and_suspected(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    nodes = [node("Gather", ["x", "i"], ["y"])]
+    path = save(tmp_path, model(nodes, {"x": (FLOAT, [1, 2]), "i": (INT64, [])}, ["y"]))
+    assert main(["run", path, "--runs", "1"]) == 1
+    captured = capsys.readouterr()
+    value = re.search(r"^input    i: int64\[\] = ([01]) \(random\)$", captured.out, re.MULTILINE)
+    assert value is not None
+    assert captured.err.endswith(f"; input i was made up as {value[1]}; give --input i=...\n")
+    assert "made up" not in failure(capsys, "run", path, "--input", "i=5")
+    path = save(tmp_path, model([node("Abs", ["i"], ["y"])], {"i": (FLOAT, [1])}, ["y"]))
+    found = report(capsys, "run", path, "--runs", "1")
+    assert [found["inputs"]["i"]["value"]] == found["outputs"]["y"]["first"]
+
+
+def test_options_of_the_session(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = save(tmp_path, graphs.mlp())
+    found = report(capsys, "run", path, "--runs", "1", "--free-dimension", "batch=3")
+    assert (found["inputs"]["x"]["shape"], found["inputs"]["x"]["from"]) == ([3, 16], "random")
+    records = [
+        report(capsys, "run", path, "--runs", "1", "--graph-optimization-level", level)["heap"]["records"]
+        for level in ("disabled", "all")
+    ]
+    assert records == [5, 3]
+    assert main(["heap", "map", path, "--free-dimension", "batch=3", "--graph-optimization-level", "basic"]) == 0
 
 
 def test_files_that_are_no_arrays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

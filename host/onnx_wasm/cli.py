@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from . import cli_args, cli_heap, dtypes, engine, inputs, registry, report
+from . import cli_args, cli_heap, engine, inputs, registry, report
 from .env import VERSION
-from .errors import FeedError, OnnxWasmError, ShapeError
+from .errors import OnnxWasmError
 from .heap import Runtime
 from .model import INTERNAL
 from .prepare import load_ops
@@ -76,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--save", metavar="OUT.npz", help="write the outputs of the last run to a file")
     run.add_argument("--json", action="store_true", help="print one JSON object")
-    run.add_argument(
-        "--no-mem-pattern", action="store_true", help="allocate intermediates one by one, as a browser does"
-    )
+    cli_args.add_session(run)
     run.add_argument(
         "--variant", choices=("relaxed", "strict"), default="relaxed", help="of the module (default relaxed)"
     )
@@ -113,7 +111,8 @@ def _run(args: argparse.Namespace) -> int:
     files, shapes = cli_args.given(args)
     save = _writable("--save", args.save) if args.save else None
     record = _writable("--record", args.record) if args.record else None
-    planned = not args.no_mem_pattern
+    options = cli_args.session(args)
+    planned = options["enable_mem_pattern"]
     with (
         Runtime(
             variant=args.variant, policy=cli_args.policy(args), threads=args.threads, record=record is not None
@@ -124,19 +123,14 @@ def _run(args: argparse.Namespace) -> int:
             # Also where memory does not suffice: that is what one wants to look at.
             end.callback(runtime.save_recording, record, model=Path(args.model).name, memory_pattern=planned)
         started = time.perf_counter()
-        with InferenceSession.create(args.model, runtime=runtime, enable_mem_pattern=planned) as session:
+        with InferenceSession.create(args.model, runtime=runtime, **options) as session:
             created = (time.perf_counter() - started) * 1e3
             feeds, notes, assumed = inputs.feeds(session, files, shapes)
-            fed = {
-                n: {"type": dtypes.from_numpy(a.dtype).name, "shape": list(a.shape), "from": notes[n]}
-                for n, a in feeds.items()
-            }
+            fed = {n: report.fed(a, notes[n]) for n, a in feeds.items()}
             if not args.json:
                 print("\n".join(report.input_lines(args.model, args.variant, fed)), flush=True)
-            try:
+            with inputs.explained(assumed):
                 times, results = _time(session, feeds, args.runs)
-            except (ShapeError, FeedError) as error:
-                raise FeedError("; ".join([str(error), *assumed])) from None
             memory, plan = runtime.memory(), session.plan_info
             assert plan is not None
             outputs = report.outputs(results)

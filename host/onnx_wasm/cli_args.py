@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from .heap_policy import PRESETS, HeapPolicy, parse_bytes
+from .options import LEVELS
 from .workers import MAX_THREADS
+
+Made = TypeVar("Made")
 
 
 def positive(text: str) -> int:
@@ -55,7 +59,7 @@ def _preset(text: str) -> str:
 def _named_file(text: str) -> tuple[str, str]:
     name, _, file = text.partition("=")
     if not name or not file:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE.npy")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE.npy or NAME=VALUE")
     return name, file
 
 
@@ -72,26 +76,66 @@ def _named_shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, shape
 
 
+def _dimension(text: str) -> tuple[str, int]:
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SIZE")
+    return name, int(size)
+
+
 def add_feeds(parser: argparse.ArgumentParser) -> None:
     """The options that `given` reads."""
     parser.add_argument(
-        "--input", type=_named_file, action="append", metavar="NAME=FILE.npy", help="an input; random without"
+        "--input",
+        type=_named_file,
+        action="append",
+        metavar="NAME=FILE.npy",
+        help="an input, from a file or as a number or JSON list (ids=[1,2,3]); random without",
     )
     parser.add_argument(
         "--shape", type=_named_shape, action="append", metavar="NAME=1,3,224,224", help="shape of a random input"
     )
 
 
+def add_session(parser: argparse.ArgumentParser) -> None:
+    """The options that `session` reads."""
+    parser.add_argument(
+        "--no-mem-pattern", action="store_true", help="allocate intermediates one by one, as a browser does"
+    )
+    parser.add_argument(
+        "--graph-optimization-level", choices=LEVELS, default="all", metavar="LEVEL", help=f"{', '.join(LEVELS)} (all)"
+    )
+    parser.add_argument(
+        "--free-dimension",
+        type=_dimension,
+        action="append",
+        metavar="NAME=SIZE",
+        help="size of a symbolic dimension of the inputs; may be given again",
+    )
+
+
+def session(args: argparse.Namespace) -> dict[str, Any]:
+    """Fields of SessionOptions."""
+    return {
+        "enable_mem_pattern": not args.no_mem_pattern,
+        "graph_optimization_level": args.graph_optimization_level,
+        "free_dimension_overrides": _each_once(args, "--free-dimension", args.free_dimension),
+    }
+
+
+def _each_once(args: argparse.Namespace, option: str, items: Sequence[tuple[str, Made]] | None) -> dict[str, Made]:
+    names = [name for name, _ in items or ()]
+    for name in names:
+        if names.count(name) > 1:
+            args.parser.error(f"{option} gives {name!r} more than once")
+    return dict(items or ())
+
+
 def given(args: argparse.Namespace) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
     """Files and shapes by input; ``args.parser`` reports what contradicts itself."""
-    for option, items in (("--input", args.input), ("--shape", args.shape)):
-        names = [name for name, _ in items or ()]
-        for name in names:
-            if names.count(name) > 1:
-                args.parser.error(f"{option} gives {name!r} more than once")
-    files, shapes = dict(args.input or ()), dict(args.shape or ())
+    files, shapes = _each_once(args, "--input", args.input), _each_once(args, "--shape", args.shape)
     for name in files.keys() & shapes.keys():
-        args.parser.error(f"--input and --shape both give {name!r}; a file has its own shape")
+        args.parser.error(f"--input and --shape both give {name!r}; what is given has its own shape")
     return files, shapes
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_args, heap_map, inputs, report, trace
-from .errors import FeedError, OnnxWasmError, ShapeError
+from .errors import OnnxWasmError
 from .heap import Runtime
 from .heap_policy import PRESETS, HeapPolicy
 from .heap_svg import svg
@@ -44,9 +44,7 @@ def add(commands: Any) -> None:
     drawn.add_argument(
         "--width", type=cli_args.positive, default=96, metavar="N", help="characters a line (default 96)"
     )
-    drawn.add_argument(
-        "--no-mem-pattern", action="store_true", help="allocate intermediates one by one, as a browser does"
-    )
+    cli_args.add_session(drawn)
     drawn.set_defaults(command=_map, parser=drawn)
 
 
@@ -163,14 +161,11 @@ def _run_once(
 ) -> MemoryError | None:
     """Create, run and dispose; the error where memory did not suffice."""
     try:
-        planned = not args.no_mem_pattern
-        with InferenceSession.create(args.model, runtime=runtime, enable_mem_pattern=planned) as session:
+        with InferenceSession.create(args.model, runtime=runtime, **cli_args.session(args)) as session:
             feeds, _, assumed = inputs.feeds(session, files, shapes)
             stage("after creation")
-            try:
+            with inputs.explained(assumed):
                 report.dispose(session.run(feeds))
-            except (ShapeError, FeedError) as error:
-                raise FeedError("; ".join([str(error), *assumed])) from None
     except MemoryError as error:
         # Its traceback holds the frames, and they what was allocated.
         return error.with_traceback(None)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes
-from .errors import FeedError
+from .errors import FeedError, NodeIndexError, NodeValueError, ShapeError
 from .session import InferenceSession, ValueMetadata
-from .words import counted
+from .words import counted, meant
 
 Array = NDArray[Any]
 _SEED = 0
@@ -20,13 +24,15 @@ _SEED = 0
 def feeds(
     session: InferenceSession, files: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, Array], dict[str, str], list[str]]:
-    """Arrays by input, where each is from, and what had to be assumed about shapes."""
-    for name in shapes:
-        if name not in session.input_names:
-            raise FeedError(f"{name!r} is no input of the model, which takes {session.input_names}")
+    """Arrays by input, where each is from, and what had to be made up about shapes and values."""
     known = {m.name: m for m in session.input_metadata}
-    fed = {name: _load(name, file, known.get(name)) for name, file in files.items()}
-    notes = dict(files)
+    parameters = {i.name: i for i in session._graph.parameters}
+    for names, takes in ((shapes, known), (files, parameters)):
+        for name in names:
+            if name not in takes:
+                raise FeedError(f"{name!r} is no input of the model, which takes {list(known)}{meant(name, takes)}")
+    fed = {name: _given(session._metadata(parameters[name]), text) for name, text in files.items()}
+    notes = {name: text if os.path.lexists(text) else "as given" for name, text in files.items()}
     sizes = _sizes(session.input_metadata, {**shapes, **{n: a.shape for n, a in fed.items()}})
     unranked = {i.name for i in session._graph.inputs if i.shape is None}
     limit = session.runtime.maximum
@@ -42,7 +48,59 @@ def feeds(
             if guessed:
                 assumed.append(f"input {name} was taken as {list(shape)}; give --shape {name}=...")
         fed[name], notes[name] = _random(chance, metadata, shape, limit), note
+        if shape in ((), (1,)) and name not in shapes:
+            value = fed[name].reshape(-1)[0].item()
+            shown = f"{value:.6g}" if isinstance(value, float) else value
+            assumed.append(f"input {name} was made up as {shown}; give --input {name}=...")
     return fed, notes, assumed
+
+
+@contextlib.contextmanager
+def explained(assumed: Sequence[str]) -> Iterator[None]:
+    """A run; an error that what was made up may have caused says what that was."""
+    try:
+        yield
+    except (ShapeError, FeedError, NodeValueError, NodeIndexError) as error:
+        raise FeedError("; ".join([str(error), *assumed])) from None
+
+
+def _given(metadata: ValueMetadata, text: str) -> Array:
+    """An array from a file or, where there is no such file, of the numbers that the text is."""
+    if not os.path.lexists(text):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            if text.endswith(".npy"):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text) from None
+            raise FeedError(
+                f"input {metadata.name!r}: there is no file {text}, and it is no number or JSON list"
+            ) from None
+        return _parsed(metadata, text, value)
+    return _load(metadata.name, text, metadata)
+
+
+def _parsed(metadata: ValueMetadata, text: str, value: Any) -> Array:
+    """JSON as an array of an input's type; one value for an input of one element has its shape."""
+    dtype = dtypes.from_name(metadata.type) if metadata.type else None
+    if not metadata.is_tensor or dtype is None or 0 < dtype.bits < 8:
+        raise FeedError(f"input {metadata.name!r} of type {metadata.type or 'unknown'} cannot be given as {text}")
+    try:
+        plain = np.array(value)
+        if dtype.numpy is None:
+            array, fits = plain.astype(object), plain.dtype.kind == "U"
+        else:
+            with np.errstate(all="ignore"):
+                array = plain.astype(dtype.numpy)
+                same = np.isfinite(array) == np.isfinite(plain) if dtype.is_float else array == plain
+            fits = plain.dtype.kind in "biuf" and bool(same.all())
+    except (TypeError, ValueError, OverflowError):
+        # No numbers, rows of different lengths, or more than 64 bits.
+        fits = False
+    if not fits:
+        raise FeedError(f"input {metadata.name!r}: {text} is no array of {dtype}")
+    if not array.ndim and metadata.shape and all(d == 1 or isinstance(d, str) for d in metadata.shape):
+        array = array.reshape([1] * len(metadata.shape))
+    return array
 
 
 def _load(name: str, file: str, metadata: ValueMetadata | None) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import FeedTypeError, check_names
 
-_LEVELS = ("disabled", "basic", "extended", "layout", "all")
+LEVELS = ("disabled", "basic", "extended", "layout", "all")
 
 
 @dataclass
@@ -56,9 +56,9 @@ class SessionOptions:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if self.graph_optimization_level not in _LEVELS:
+        if self.graph_optimization_level not in LEVELS:
             raise ValueError(
-                f"graph_optimization_level {self.graph_optimization_level!r} is none of {', '.join(_LEVELS)}"
+                f"graph_optimization_level {self.graph_optimization_level!r} is none of {', '.join(LEVELS)}"
             )
         if self.execution_mode not in ("sequential", "parallel"):
             raise ValueError(f"execution_mode {self.execution_mode!r} is neither 'sequential' nor 'parallel'")

@@ -125,11 +125,19 @@ def heap(memory: MemoryInfo, plan: PlanInfo, *, planned: bool, file_bytes: int) 
     }
 
 
+def fed(array: Array, origin: str) -> dict[str, Any]:
+    """What an input was fed; the value, too, where it is a single one."""
+    found = summary(Output(dtypes.from_numpy(array.dtype).name, array))
+    shown = {"type": found["type"], "shape": found["shape"], "from": origin}
+    return {**shown, "value": found["first"][0]} if array.size == 1 else shown
+
+
 def input_lines(model: str, variant: str, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What is about to run, on what."""
     lines = [f"model    {model} ({variant})"]
     for name, item in inputs.items():
-        lines.append(f"input    {name}: {item['type']}{item['shape']} ({item['from']})")
+        value = f" = {_number(item['value'])}" if "value" in item else ""
+        lines.append(f"input    {name}: {item['type']}{item['shape']}{value} ({item['from']})")
     return lines
 
 
