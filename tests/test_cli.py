@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -188,6 +189,26 @@ def test_a_value_that_was_made_up_is_shown_and_suspected(capsys: pytest.CaptureF
     path = save(tmp_path, model([node("Abs", ["i"], ["y"])], {"i": (FLOAT, [1])}, ["y"]))
     found = report(capsys, "run", path, "--runs", "1")
     assert [found["inputs"]["i"]["value"]] == found["outputs"]["y"]["first"]
+
+
+def test_a_profile_by_node_and_by_operator(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = [f"r{i}" for i in range(25)]
+    nodes = [node("Tanh", [a], [b]) for a, b in itertools.pairwise(["x", *names])]
+    path = save(tmp_path, model([*nodes, node("Softmax", ["r24"], ["y"])], {"x": (FLOAT, [4])}, ["y"]))
+    args = ["run", path, "--runs", "1", "--profile", "--graph-optimization-level", "disabled"]
+    found = report(capsys, *args)["profile"]
+    assert {n["node"]: n["op_type"] for n in found["nodes"]} == {**dict.fromkeys(names, "Tanh"), "y": "Softmax"}
+    assert {o["op_type"]: o["records"] for o in found["operators"]} == {"Tanh": 25, "Softmax": 1}
+    for rows in (found["nodes"], found["operators"]):
+        assert sum(r["ms"] for r in rows) == pytest.approx(found["ms"])
+        assert sum(r["share"] for r in rows) == pytest.approx(1)
+        assert [r["ms"] for r in rows] == sorted((r["ms"] for r in rows), reverse=True)
+    assert main(args) == 0
+    text = capsys.readouterr().out
+    by_node, by_operator = text[text.index("node, the 20") :].split("\n\n")
+    assert len(by_node.splitlines()) == 21
+    assert sorted(re.findall(r"%  (.*)", by_operator)) == ["Softmax (1 record)", "Tanh (25 records)"]
+    assert report(capsys, *args[:4])["profile"] is None
 
 
 def test_options_of_the_session(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

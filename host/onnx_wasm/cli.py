@@ -78,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--json", action="store_true", help="print one JSON object")
     cli_args.add_session(run)
     run.add_argument(
+        "--profile", action="store_true", help="after the other runs one more, timed by node and by operator"
+    )
+    run.add_argument(
         "--variant", choices=("relaxed", "strict"), default="relaxed", help="of the module (default relaxed)"
     )
     run.add_argument("--threads", type=cli_args.threads, default=1, metavar="N", help="share the work (default 1)")
@@ -135,6 +138,7 @@ def _run(args: argparse.Namespace) -> int:
             assert plan is not None
             outputs = report.outputs(results)
             report.dispose(results)
+            profile = _profile(session, feeds) if args.profile else None
             labels = session.model_metadata.get("labels", "") if files.keys() >= set(session.input_names) else ""
     found = {
         "model": args.model,
@@ -151,6 +155,7 @@ def _run(args: argparse.Namespace) -> int:
             "runs": len(times) - 1,
         },
         "heap": report.heap(memory, plan, planned=planned, file_bytes=Path(args.model).stat().st_size),
+        "profile": profile,
         "saved": None if save is None else str(save),
         "recorded": None if record is None else str(record),
     }
@@ -165,6 +170,13 @@ def _run(args: argparse.Namespace) -> int:
         if record is not None:
             print(f"\ncalls of the allocator written to {record}")
     return 0
+
+
+def _profile(session: InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the time of one more run goes."""
+    session.start_profiling()
+    report.dispose(session.run(feeds))
+    return report.profile(session.end_profiling())
 
 
 def _time(session: InferenceSession, feeds: Mapping[str, Any], runs: int) -> tuple[list[float], dict[str, Any]]:

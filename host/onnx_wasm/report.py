@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -15,12 +15,16 @@ from numpy.typing import NDArray
 
 from . import dtypes
 from .memory_info import MemoryInfo
+from .program import ProfileEvent
 from .session import PlanInfo
 from .tensor import Tensor
 from .words import counted
 
 Array = NDArray[Any]
+Key = TypeVar("Key")
 _SHOWN = 6
+# Nodes in a table of times; JSON has all of them.
+_NODES = 20
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,41 @@ def fed(array: Array, origin: str) -> dict[str, Any]:
     return {**shown, "value": found["first"][0]} if array.size == 1 else shown
 
 
+def profile(events: Sequence[ProfileEvent]) -> dict[str, Any]:
+    """The milliseconds of a profiled run by node and by operator, those that took longest first."""
+    total = sum(e.milliseconds for e in events)
+    nodes = _shares([((e.node, e.op_type), e.milliseconds) for e in events], total)
+    operators = _shares([(e.op_type, e.milliseconds) for e in events], total)
+    return {
+        "ms": total,
+        "nodes": [{"node": node, "op_type": op_type, **times} for (node, op_type), times in nodes],
+        "operators": [{"op_type": op_type, **times} for op_type, times in operators],
+    }
+
+
+def _shares(times: Sequence[tuple[Key, float]], total: float) -> list[tuple[Key, dict[str, Any]]]:
+    """Records, milliseconds and share of each key, the largest first."""
+    found: dict[Key, dict[str, Any]] = {}
+    for key, milliseconds in times:
+        row = found.setdefault(key, {"records": 0, "ms": 0.0})
+        row["records"] += 1
+        row["ms"] += milliseconds
+    for row in found.values():
+        row["share"] = row["ms"] / total if total else 0.0
+    return sorted(found.items(), key=lambda item: -item[1]["ms"])
+
+
+def _profile_lines(found: Mapping[str, Any]) -> list[str]:
+    nodes, operators = found["nodes"], found["operators"]
+    more = f", the {_NODES} that took longest" if len(nodes) > _NODES else ""
+    lines = ["", f"profile  {found['ms']:10.2f} ms of kernels in a run of its own", "", f"      ms  share  node{more}"]
+    lines += [f"{n['ms']:8.3f} {n['share']:6.1%}  {n['op_type']} {n['node']}" for n in nodes[:_NODES]]
+    lines += ["", "      ms  share  operator"]
+    return lines + [
+        f"{o['ms']:8.3f} {o['share']:6.1%}  {o['op_type']} ({counted(o['records'], 'record')})" for o in operators
+    ]
+
+
 def input_lines(model: str, variant: str, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What is about to run, on what."""
     lines = [f"model    {model} ({variant})"]
@@ -156,7 +195,8 @@ def result_lines(report: Mapping[str, Any]) -> list[str]:
         f"run 2..  {times['median']:10.2f} ms median, {times['fastest']:.2f} ms fastest of {times['runs']}",
         "",
     ]
-    return lines + _heap_lines(report["heap"])
+    lines += _heap_lines(report["heap"])
+    return lines + _profile_lines(report["profile"]) if report["profile"] else lines
 
 
 def _output_line(name: str, item: Mapping[str, Any]) -> str:
