@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .heap_events import HeapEvent
 from .heap_map import peak_index
 from .picture import LEFT, MIB, SMALL, human, ticks
+from .words import counted
 
 HEIGHT = 252
 """Pixels below ``y``, the axis' captions included."""
@@ -98,7 +99,7 @@ def _marks(events: Sequence[HeapEvent], plot: _Plot) -> Iterator[str]:
     for found in _together(events, "fail", plot, 9):
         first = events[found[0]]
         x, y = plot.at_event(found[0]), plot.at_bytes(first.used)
-        what = f"event {found[0]:,}: no {first.nbytes:,} bytes with {human(first.used)} in use" + _more(found)
+        what = f"event {found[0]:,}: no {counted(first.nbytes, 'byte')} with {human(first.used)} in use" + _more(found)
         yield f'<path d="M{x - 4:.1f} {y - 4:.1f}l8 8m0-8l-8 8"><title>{what}</title></path>'
     yield "</g>"
     peak = peak_index(events)

@@ -23,6 +23,7 @@ from .model import Graph, Initializer, Node, ValueInfo
 from .prepare import LoweringCache, Prepared, Step, steps
 from .registry import OpDef
 from .signatures import misfit
+from .words import counted
 
 Array = NDArray[Any]
 # Integer tensors up to this size take part in shape arithmetic on the host.
@@ -379,7 +380,9 @@ class Lowering:
                 scope.keep = request.keep
                 names = [i.name for i in request.graph.parameters]
                 if len(names) != len(request.inputs):
-                    cx.fail(f"{request.graph.where} has {len(names)} inputs, and is given {len(request.inputs)}")
+                    cx.fail(
+                        f"{request.graph.where} has {counted(len(names), 'input')}, and is given {len(request.inputs)}"
+                    )
                 inputs = dict(zip(names, request.inputs, strict=True))
                 fetches = tuple(o.name for o in request.graph.outputs)
                 if scope.checked:
@@ -429,7 +432,8 @@ class Lowering:
         body = body_of(node, graph, args, self._cache.bodies)
         if len(args) > len(body.inputs) or len(node.outputs) > len(body.outputs):
             self.context.fail(
-                f"{len(args)} inputs and {len(node.outputs)} outputs; function {body.name} has {len(body.inputs)} and "
+                f"{counted(len(args), 'input')} and {counted(len(node.outputs), 'output')}; "
+                f"function {body.name} has {len(body.inputs)} and "
                 f"{len(body.outputs)}"
             )
         names = [i.name for i in body.inputs]

@@ -221,7 +221,8 @@ class LeakReport:
             )
         if self.kept:
             more = sum(b.nbytes for b in self.kept)
-            return f"not leaked: sessions keep {more:,} bytes more for their next run; linear memory has not grown"
+            kept = counted(more, "byte")
+            return f"not leaked: sessions keep {kept} more for their next run; linear memory has not grown"
         return "clean: nothing leaked, memory has not grown"
 
 

@@ -14,6 +14,7 @@ from ..context import Array, Context, Record, Value
 from ..dtypes import BF16, F16, F32
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from ._convolution import check_weights
 from ._elementwise import FLOATS, NUMBERS, cast, require, same_type
 from .conv import conv
@@ -117,7 +118,7 @@ def _geometry(
             f"must fit {rank} spatial dimensions"
         )
     if wanted is not None and len(wanted) != rank:
-        cx.fail(f"output_shape {list(wanted)} must have {rank} dimensions")
+        cx.fail(f"output_shape {list(wanted)} must have {counted(rank, 'dimension')}")
     if min((*strides, *dilations, *kernel)) < 1:
         cx.fail(f"kernel {list(kernel)}, strides {list(strides)} and dilations {list(dilations)} must be at least 1")
     if min((*extra, *pads)) < 0:

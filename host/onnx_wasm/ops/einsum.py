@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..context import Context, Value
 from ..dtypes import F32, F64, I32, I64, U32, U64, DType
 from ..registry import op
+from ..words import counted
 from ._copy import copy, strides
 from ._elementwise import NUMBERS, cast, require, same_type
 from .binary import mul
@@ -65,7 +66,7 @@ def _parse(cx: Context, xs: Sequence[Value], equation: str) -> tuple[list[Term],
     left, arrow, right = text.partition("->")
     sides = left.split(",")
     if len(sides) != len(xs):
-        cx.fail(f"equation {equation!r} has {len(sides)} operands, the node {len(xs)} inputs")
+        cx.fail(f"equation {equation!r} has {counted(len(sides), 'operand')}, the node {counted(len(xs), 'input')}")
     most = 0
     terms: list[Term] = []
     extents: dict[str, int] = {}

@@ -15,6 +15,7 @@ from ..context import Context, Quantized, Record, Value
 from ..dtypes import F32, F64, I8, I32, I64, U32, U64
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from ._widen import widened
 
 # Sizes of the blocks that fit the first and second cache level.
@@ -82,7 +83,7 @@ def _product(a_shape: tuple[int, ...], b_shape: tuple[int, ...], trans_a: bool, 
     m, k = a_shape[:-3:-1] if trans_a else a_shape[-2:]
     rows, n = b_shape[:-3:-1] if trans_b else b_shape[-2:]
     if rows != k:
-        return f"{{a}} and {{b}} do not fit: {k} columns and {rows} rows"
+        return f"{{a}} and {{b}} do not fit: {counted(k, 'column')} and {counted(rows, 'row')}"
     rank = max(len(a_shape), len(b_shape)) - 2
     a_batch = (1,) * (rank + 2 - len(a_shape)) + a_shape[:-2]
     b_batch = (1,) * (rank + 2 - len(b_shape)) + b_shape[:-2]
@@ -117,7 +118,7 @@ def gemm(
     m, k = a.shape[::-1] if transA else a.shape
     rows, n = b.shape[::-1] if transB else b.shape
     if rows != k:
-        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {rows} rows")
+        cx.fail(f"{a!r} and {b!r} do not fit: {counted(k, 'column')} and {counted(rows, 'row')}")
     strides = (0, 0)
     if c is not None:
         if c.rank > 2 or any(d not in (1, full) for d, full in zip(c.shape[::-1], (n, m), strict=False)):

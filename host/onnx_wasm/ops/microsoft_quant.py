@@ -120,7 +120,7 @@ def qgemm(
     m, k = a.shape
     rows, n = b.shape[::-1] if transB else b.shape
     if rows != k:
-        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {rows} rows")
+        cx.fail(f"{a!r} and {b!r} do not fit: {counted(k, 'column')} and {counted(rows, 'row')}")
     if any(v.size not in (1, n) for v in (b_scale, b_zero_point)):
         cx.fail(f"{b_scale!r} and {b_zero_point!r} must be scalars or have one element for each of {n} columns")
     strides = (0, 0)
@@ -443,7 +443,7 @@ def matmul_nbits(
         cx.fail(f"block_size {block_size} must be a power of two and at least 16")
     blocks = -(-K // block_size)
     if not a.shape or a.shape[-1] != K:
-        cx.fail(f"A {a!r} must have {K} columns")
+        cx.fail(f"A {a!r} must have {counted(K, 'column')}")
     if b.dtype is not U8 or b.size != N * blocks * block_size * bits // 8:
         cx.fail(f"B {b!r} must be uint8{[N, blocks, block_size * bits // 8]}")
     if scales.size != N * blocks:

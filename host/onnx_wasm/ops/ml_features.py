@@ -112,7 +112,9 @@ def feature_vectorizer(cx: Context, *xs: Value, inputdimensions: Sequence[int] =
     rows = max((x.shape[0] if x.rank > 1 else 1 for x in xs), default=0)
     widths = list(inputdimensions) or [x.size // max(1, rows) for x in xs]
     if len(widths) != len(xs) or any(x.rank not in (1, 2) or (x.rank > 1 and x.shape[0] != rows) for x in xs):
-        cx.fail(f"{len(xs)} inputs of {rows} rows each and {len(widths)} inputdimensions must fit")
+        cx.fail(
+            f"{counted(len(xs), 'input')} of {counted(rows, 'row')} each and {len(widths)} inputdimensions must fit"
+        )
     y = cx.out((rows, sum(widths)), F32)
     at = 0
     if any(x.size < rows * w for x, w in zip(xs, widths, strict=True)):

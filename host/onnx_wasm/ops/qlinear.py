@@ -16,6 +16,7 @@ from ..context import Context, Value
 from ..dtypes import F32, I8, I32, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from .quantize import as_f32, dequantize, quantize, zero_points
 
 _BLOCK_BYTES = 131072
@@ -217,7 +218,7 @@ def product(cx: Context, a: Value, b: Value, **more: Any) -> Product:
     b_shape = b.shape if b.rank > 1 else (*b.shape, 1)
     m, k, n = a_shape[-2], a_shape[-1], b_shape[-1]
     if b_shape[-2] != k:
-        cx.fail(f"{a!r} and {b!r} do not fit: {k} columns and {b_shape[-2]} rows")
+        cx.fail(f"{a!r} and {b!r} do not fit: {counted(k, 'column')} and {counted(b_shape[-2], 'row')}")
     rank = max(len(a_shape), len(b_shape)) - 2
     a_dims = (1,) * (rank + 2 - len(a_shape)) + a_shape[:-2]
     b_dims = (1,) * (rank + 2 - len(b_shape)) + b_shape[:-2]

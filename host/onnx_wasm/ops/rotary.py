@@ -8,6 +8,7 @@ from ..context import Context, Value
 from ..dtypes import F32
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from ._widen import widened
 from .attention import Heads, by_head, by_row
 
@@ -34,7 +35,7 @@ def rotate(
     if size % 2 or not 0 <= half <= x.size // 2:
         cx.fail(f"the rotary dimension {size} must be even and at most {x.size}")
     if cos.shape != sin.shape or cos.rank < 2 or cos.shape[-1] != half:
-        cx.fail(f"the caches {cos} and {sin} must have {half} columns")
+        cx.fail(f"the caches {cos} and {sin} must have {counted(half, 'column')}")
     for value in (x.value, cos, sin):
         if value.dtype is not F32:
             cx.fail(f"{value} has type {value.dtype}, not supported", UnsupportedModelError)

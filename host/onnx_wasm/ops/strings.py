@@ -11,6 +11,7 @@ from ..context import Array, Context, Value
 from ..dtypes import F32, I32, I64, STRING
 from ..errors import UnsupportedModelError
 from ..registry import op
+from ..words import counted
 from . import _text
 
 
@@ -128,7 +129,9 @@ class _Grams:
         ends = [*ngram_counts[1:], len(pool)]
         for length, (start, end) in enumerate(zip(ngram_counts, ends, strict=True), 1):
             if not 0 <= start <= end <= len(pool) or (end - start) % length:
-                raise ValueError(f"ngram_counts {list(ngram_counts)} do not fit a pool of {len(pool)} elements")
+                raise ValueError(
+                    f"ngram_counts {list(ngram_counts)} do not fit a pool of {counted(len(pool), 'element')}"
+                )
             for at in range(start, end, length):
                 if number >= len(ngram_indexes):
                     raise ValueError(f"{len(ngram_indexes)} ngram_indexes are fewer than the n-grams of the pool")
