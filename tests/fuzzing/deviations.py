@@ -248,6 +248,11 @@ DEVIATIONS: list[Deviation] = [
         lambda q: q.op == "Shrink" and (q.inputs[0].dtype.kind in "iu" or q.inputs[0].dtype == np.float64),
     ),
     Deviation("both", "loses the sign of what is almost 0", _vanishes),
+    Deviation(
+        "reference",
+        "normalises by what it would learn from the input, too",
+        lambda q: q.op == "BatchNormalization" and q.opset < 14,
+    ),
     Deviation("reference", "sorts all the same, or picks along the first axis", _unsorted),
     Deviation(
         "native",
