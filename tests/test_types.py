@@ -362,3 +362,13 @@ def test_sequences_of_every_type(runtime: ort.Runtime) -> None:
         got = narrow.run(nodes, feeds, OPSET, runtime, fetches=["second", "both"])
         compare(got["second"], y)
         compare(got["both"], np.concatenate([x, y]))
+
+
+@pytest.mark.parametrize("new_axis", [-1, 2, -100])
+def test_a_new_axis_is_there_or_not(runtime: ort.Runtime, new_axis: int) -> None:
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0, new_axis=new_axis),
+    ]
+    with pytest.raises(ort.ShapeError, match=f"new_axis is {new_axis}, must be 0 or 1"):
+        narrow.run(nodes, {"x": np.zeros(3, np.float32)}, OPSET, runtime, fetches=["y"])

@@ -75,6 +75,8 @@ def concat_from_sequence(cx: Context, sequence: TensorSequence, *, axis: int, ne
     values = list(sequence.elements)
     if not values:
         cx.fail("the sequence is empty")
+    if new_axis not in (0, 1):
+        cx.fail(f"new_axis is {new_axis}, must be 0 or 1")
     if new_axis:
         rank = values[0].rank + 1
         if not -rank <= axis < rank:
