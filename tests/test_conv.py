@@ -153,7 +153,7 @@ def forced(first: str) -> Callable[..., _winograd.Filtering]:
     def choose(way: _winograd.Way, g: Geometry, *args: Any) -> _winograd.Filtering:
         how, (rows, cols), m = filtered(way, g, *args), way.tiles(g), args[3]
         if first == "inputs":
-            how = how._replace(rows=rows, cols=cols, block_m=8, per_image=-(-m // 8))
+            how = how._replace(rows=rows, cols=cols, per_image=-(-m // 8))
         else:
             across = min(cols, 24)
             how = how._replace(rows=1, cols=across, per_image=rows * -(-cols // across))

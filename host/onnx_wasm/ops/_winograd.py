@@ -69,12 +69,15 @@ class Filtering(NamedTuple):
     rows: int
     cols: int
     """Tiles of a block; of the image where inputs come first."""
-    block_m: int
-    """Rows of weights that are multiplied together."""
     per_image: int
     """Units of an image."""
     cost: float
     """In multiplications of the plain product."""
+
+    @property
+    def block_m(self) -> int:
+        """Rows of weights that are multiplied together: few, where they are brought to the points in scratch."""
+        return 32 if self.weights_first else 8
 
 
 def filtering(cx: Context, x: Value, y: Value, g: Geometry, group: int) -> Filtering | None:
@@ -108,16 +111,14 @@ def _filtered(way: Way, g: Geometry, images: int, group: int, channels: int, m: 
     panel, tile = _panel_bytes(way, channels), _tile_bytes(way, channels)
     all_tiles, all_weights = images * _round(tiles_h * tiles_w) * tile, group * -(-m // 4) * panel
     if all_tiles <= min(all_weights, budget):
-        return _counted(way, images, channels, m, True, False, tiles_h, tiles_w, 8, -(-m // 8), 1)
+        return _counted(way, images, channels, m, True, False, tiles_h, tiles_w, -(-m // 8), 1)
     weights_first = all_weights <= budget
     most = (BYTES if weights_first else budget) // tile
     if weights_first:
         most = min(most, _round(-(-images * tiles_h * tiles_w // UNITS)))
     rows, cols = _block(tiles_h, tiles_w, most)
     blocks = -(-tiles_h // rows) * -(-tiles_w // cols)
-    return _counted(
-        way, images, channels, m, False, weights_first, rows, cols, 32 if weights_first else 8, blocks, blocks
-    )
+    return _counted(way, images, channels, m, False, weights_first, rows, cols, blocks, blocks)
 
 
 def _counted(
@@ -129,7 +130,6 @@ def _counted(
     weights_first: bool,
     rows: int,
     cols: int,
-    block_m: int,
     per_image: int,
     blocks: int,
 ) -> Filtering:
@@ -138,7 +138,7 @@ def _counted(
     products = way.points * (channels + PRODUCT) * m * tiles
     points = tiles * (INPUT * there * channels + OUTPUT * back * m)
     weights = WEIGHT * way.points * channels * m * (1 if weights_first else images * blocks)
-    return Filtering(way, inputs_first, weights_first, rows, cols, block_m, per_image, products + points + weights)
+    return Filtering(way, inputs_first, weights_first, rows, cols, per_image, products + points + weights)
 
 
 def _round(tiles: int) -> int:
