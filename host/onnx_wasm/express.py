@@ -19,7 +19,7 @@ from .context import Value
 from .dtypes import DType
 from .feeds import Feeds
 from .plan import FOREVER
-from .program import Program, Segment, answer_key
+from .program import Program, Segment
 from .tensor import Tensor
 
 Array = NDArray[Any]
@@ -162,11 +162,7 @@ class Express:
             program._execute(segment)
             if segment.asked is None:
                 return leg
-            key = answer_key(program._contents(segment, segment.asked))
-            child = segment.children.get(key)
-            if child is not None:
-                segment.children.move_to_end(key)
-            segment = child
+            segment = segment.after(program._contents(segment, segment.asked))
         return None
 
     def _leg(self, segment: Segment) -> _Leg | None:

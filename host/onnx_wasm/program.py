@@ -108,6 +108,14 @@ class Segment:
     bound: dict[str, int] = field(default_factory=dict)
     arena_address: int = -1
 
+    def after(self, answer: Array) -> Segment | None:
+        """The segment that an answer to this one's question leads to, if there is one; it was then the latest."""
+        key = answer_key(answer)
+        child = self.children.get(key)
+        if child is not None:
+            self.children.move_to_end(key)
+        return child
+
     def path(self) -> list[Segment]:
         """From the first segment to this one."""
         found = [self]
@@ -201,10 +209,8 @@ class Program:
         """The segment that follows by what the run has told."""
         assert segment.asked is not None
         answer = self._contents(segment, segment.asked)
-        key = answer_key(answer)
-        child = segment.children.get(key)
+        child = segment.after(answer)
         if child is not None:
-            segment.children.move_to_end(key)
             return child
         work = self._work
         if work.last is not segment:
@@ -216,7 +222,7 @@ class Program:
         child = self._advance(work, answer)
         while len(segment.children) >= _MAX_CHILDREN:
             self._drop(segment.children.popitem(last=False)[1])
-        segment.children[key] = child
+        segment.children[answer_key(answer)] = child
         return child
 
     def _drop(self, segment: Segment) -> None:
