@@ -18,13 +18,14 @@ from graphs import FLOAT, INT64, model, node
 DATA = model(
     [
         node("Add", ["x", "y"], ["sum"]),
-        node("Transpose", ["sum"], ["turned"]),
-        node("Transpose", ["turned"], ["back"]),
+        node("Tile", ["sum", "twice"], ["wide"]),
+        node("Slice", ["wide", "zero", "four", "one"], ["back"]),
         node("Mul", ["x", "back"], ["product"]),
         node("Neg", ["sum"], ["z"]),
     ],
     {"x": (FLOAT, ["n", 4]), "y": (FLOAT, [4])},
     ["product", "z"],
+    {"twice": np.array([1, 2]), "zero": np.array([0]), "four": np.array([4]), "one": np.array([1])},
 )
 
 

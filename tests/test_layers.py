@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
-    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture", "code_cache", "words"},
+    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture", "code_cache", "words", "layout"},
     {"dtypes", "engine", "options"},
     {"model", "env", "heap_view", "blocks", "gate", "memory_info", "heap_log", "heap_map"},
     {"debug_heap", "verdicts", "heap_policy", "heap_timeline"},
@@ -24,7 +24,7 @@ RUNGS: list[set[str]] = [
     {"heap", "heap_svg"},
     {"context", "trace", "tensor", "testing"},
     {"whatif"},
-    {"registry", "faults", "feeds", "functions", "signatures", "patterns"},
+    {"registry", "faults", "feeds", "functions", "signatures", "patterns", "transposes"},
     {"ops"},
     {"prepare"},
     {"lower"},
@@ -41,6 +41,7 @@ RUNGS: list[set[str]] = [
 ]
 MODEL_SIDE = {
     "order",
+    "layout",
     "dtypes",
     "model",
     "registry",
@@ -48,6 +49,7 @@ MODEL_SIDE = {
     "functions",
     "signatures",
     "patterns",
+    "transposes",
     "ops",
     "prepare",
     "lower",
@@ -83,7 +85,7 @@ HEAP_SIDE = {
     "program",
     "session",
 }
-OPS_MAY_IMPORT = {"registry", "context", "dtypes", "model", "errors", "ops", "words", "numpy"}
+OPS_MAY_IMPORT = {"registry", "context", "dtypes", "layout", "model", "errors", "ops", "words", "numpy"}
 
 
 def imports(path: Path) -> tuple[set[str], set[str]]:

@@ -83,10 +83,21 @@ def test_sizes_as_onnxruntime(harness: Harness, shape: Any, transform: str, mode
 def test_nearest_as_onnxruntime(harness: Harness, rounding: str, transform: str, scale: float) -> None:
     if transform == "align_corners" and scale in (1.5, 0.7):
         pytest.skip("onnxruntime goes by the rounded length")
-    if (transform, scale, rounding) == ("half_pixel_symmetric", 0.7, "round_prefer_ceil"):
-        pytest.skip("a tie but for rounding errors")
     x = normal(1, 2, 10, 36)
     check(harness, x, scales=[1, 1, scale, scale], nearest_mode=rounding, coordinate_transformation_mode=transform)
+
+
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil"])
+@pytest.mark.parametrize(("before", "after"), [(7, 2), (7, 4), (7, 8), (10, 12), (13, 2), (5, 2)])
+def test_a_place_that_rounding_has_moved_off_the_middle_is_the_middle(
+    harness: Harness, before: int, after: int, rounding: str
+) -> None:
+    x = np.arange(before, dtype=np.float32).reshape(1, 1, 1, before)
+    options = {"nearest_mode": rounding, "coordinate_transformation_mode": "asymmetric"}
+    check(harness, x, sizes=[1, 1, 1, after], mode="nearest", **options)
+    middle = [i * before / after for i in range(after)]
+    expected = [np.ceil(p - 0.5) if rounding == "round_prefer_floor" else np.floor(p + 0.5) for p in middle]
+    assert run(harness, x, sizes=[1, 1, 1, after], mode="nearest", **options).reshape(-1).tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.uint8, np.int32, np.int64, np.bool_])

@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from .dtypes import DType
 from .dtypes import from_numpy as dtype_from_numpy
 from .errors import HeapMemoryError, OnnxWasmError, ShapeError
+from .layout import Layout
 from .model import Graph, Initializer, Node
 
 Array = NDArray[Any]
@@ -69,6 +70,7 @@ class Value:
         "known",
         "name",
         "offset",
+        "origin",
         "producer",
         "quantized",
         "ready",
@@ -80,6 +82,7 @@ class Value:
         "source",
         "stride",
         "uses",
+        "view",
     )
 
     def __init__(self, shape: Sequence[int], dtype: DType, *, name: str = "", const: bool = False) -> None:
@@ -108,6 +111,10 @@ class Value:
         """How many nodes and graph outputs read it."""
         self.ready = 0
         """Records at and after this position of the tape find it computed."""
+        self.view: View | None = None
+        """Where its elements were moved from, if they were only moved: readers that can do so read them there."""
+        self.origin: Origin | None = None
+        """What computed it, for some operators."""
 
     @property
     def rank(self) -> int:
@@ -140,6 +147,25 @@ class Quantized:
     @property
     def per_tensor(self) -> bool:
         return self.scale is None or self.scale.size == 1
+
+
+class View(NamedTuple):
+    """Where the elements of a value lie in another."""
+
+    source: Value
+    layout: Layout
+    since: int
+    """The number of records when it was read from there."""
+
+
+class Origin(NamedTuple):
+    """The node that computed a value, and from what."""
+
+    node: Node
+    opset: int
+    args: Sequence[Item | None]
+    since: int
+    """The number of records when it read them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +224,12 @@ class Record:
     """Every unit writes the same, `CHUNK` elements of its output ``y``: a tensor of one value."""
     position: int = -1
     """Its place on the tape; -1 in a recipe."""
+    writes: set[Value] | None = None
+    """The tensors that it writes, if it is of no use where nothing reads them; None: it is of use in any case, or what
+    it writes is not known."""
+    permute: Callable[[Value, Sequence[int]], bool] | None = None
+    """``permute(y, order)`` rewrites the record to write to ``y`` instead, its axes in that order. False, and nothing
+    changed, if it cannot."""
     affine: Callable[[Value | None, Value | None], bool] | None = None
     """``affine(scale, shift)`` rewrites the record to give y * scale[c] + shift[c] over channels (axis 1); both are
     constants of shape (C,) or None. False, and nothing changed, if it cannot. Only asked while ``act`` is none."""
@@ -248,6 +280,7 @@ class Context:
         self.records: list[Record] = []
         self.observed: dict[Value, Array] = {}
         """Contents that a run has told, of values in the run so far."""
+        self._made: set[Value] = set()
         self.sealed = 0
         """So many records have run by the time that the rest is described."""
         # Constants made of constants, kept for the session: they do not change between shapes.
@@ -292,6 +325,8 @@ class Context:
         if self._recipe is not None:
             value.const, value.recipe = True, self._recipe
             self._recipe.made.append(value)
+        else:
+            self._made.add(value)
 
     def alias(self, x: Value, shape: Sequence[int], dtype: DType | None = None, *, offset: int = 0) -> Value:
         """The same memory under another shape (or type of the same width), from ``offset`` bytes on."""
@@ -301,6 +336,9 @@ class Context:
             value.known = None if x.known is None else x.known.reshape(value.shape)
             value.source, value.recipe = x.source, x.recipe
             value.producer = x.producer if x.uses == 1 else None
+            if x.view is not None:
+                layout = x.view.layout.reshaped(value.shape)
+                value.view = None if layout is None else x.view._replace(layout=layout)
         else:
             value.recipe = x.recipe
             known = value.root.known
@@ -308,6 +346,22 @@ class Context:
                 data = known.reshape(-1).view(np.uint8)[value.offset : value.offset + value.nbytes]
                 value.known = data.view(value.dtype.numpy).reshape(value.shape)
         return value
+
+    def view(self, x: Value) -> View | None:
+        """Where the elements of ``x`` were moved from, if they can still be read there."""
+        view = x.view
+        return view if self._fuse and view is not None and view.since >= self.sealed else None
+
+    def seen(self, y: Value, x: Value, layout: Layout) -> Value:
+        """``y``, a copy of those elements of ``x`` that the layout says."""
+        if self._recipe is None and not x.const:
+            y.view = View(x, layout, len(self.records))
+        return y
+
+    def origin(self, x: Value) -> Origin | None:
+        """What computed ``x``, if what that read can still be read."""
+        origin = x.origin
+        return origin if self._fuse and origin is not None and origin.since >= self.sealed else None
 
     def known(self, array: Array) -> Value:
         """A tensor whose contents the host knows: shapes, and values of attributes."""
@@ -333,6 +387,16 @@ class Context:
         raise NeedsValueError(x, self.node)
 
     # Work
+
+    def begin(self) -> int:
+        """Begin to describe what computes nothing but new tensors. Returns its place, for `end`."""
+        self._made.clear()
+        return len(self.records)
+
+    def end(self, begin: int) -> None:
+        """Note what the records since then write, so that they can be left out if nothing reads that."""
+        for record in self.records[begin:]:
+            record.writes = self._made.intersection([v.root for v in record.values()]) or None
 
     def emit(
         self,

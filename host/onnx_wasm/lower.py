@@ -15,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import dtypes
-from .context import Context, HostView, Item, NeedsValueError, Subgraph, TensorSequence, Value
+from .context import Context, HostView, Item, NeedsValueError, Origin, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
 from .functions import body_of
 from .model import Graph, Initializer, Node, ValueInfo
+from .ops.transpose import permute
 from .prepare import LoweringCache, Prepared, Step, steps
 from .registry import OpDef
 from .signatures import misfit
+from .transposes import untransposed
 from .words import counted
 
 Array = NDArray[Any]
@@ -76,7 +78,7 @@ class _Scope:
         item = self.parent.find(name)
         if isinstance(item, Value):
             # A graph that may run many times must not change what was computed once.
-            item.producer = None
+            _settle(item)
         return item
 
 
@@ -134,7 +136,7 @@ class Lowering:
         for name, item in inputs.items():
             # What the graph around this one counts as a single use may be several in here, or in several iterations.
             if isinstance(item, Value) and not (isolated and prepared.uses[name] == 1):
-                item.producer = None
+                _settle(item)
         self._scopes.append(scope)
         for step in steps(prepared, fetches):
             if step.node.index in prepared.settled:
@@ -144,6 +146,8 @@ class Lowering:
             if results is None:
                 results = yield from self._node(scope, step, args)
             self._bind(scope, step, results)
+            if step.traced:
+                self._trace(scope, step, args)
             for name in step.last:
                 scope.items.pop(name, None)
         fetched = [scope.find(name) for name in fetches]
@@ -169,13 +173,22 @@ class Lowering:
                 ready = self._without_run(scope, step, form, args)
             if ready is not None:
                 return None if ready == [NotImplemented] else ready
-        mark = len(cx.records)
+        before = untransposed(cx, args) if form.elementwise else None
+        mark = cx.begin()
         try:
-            result = self._once(step, form, args)
+            result = self._once(step, form, args if before is None else before[0])
         except NeedsValueError:
             del cx.records[mark:]
             return None
-        return None if result is NotImplemented else _list(result)
+        if result is NotImplemented:
+            return None
+        if step.pure:
+            cx.end(mark)
+        if before is not None:
+            mark = cx.begin()
+            result = permute(cx, result, result.shape, before[1])
+            cx.end(mark)
+        return _list(result)
 
     def _node(self, scope: _Scope, step: Step, args: list[Item | None]) -> Asking:
         """The results of any node."""
@@ -459,10 +472,25 @@ class Lowering:
                 item.ready = 0 if item.const else len(cx.records)
             scope.items[name] = item
 
+    def _trace(self, scope: _Scope, step: Step, args: Sequence[Item | None]) -> None:
+        """Note on its result what a node has computed."""
+        item, first = scope.items.get(step.node.outputs[0]), args[0]
+        if not isinstance(item, Value) or item.const or item.known is not None:
+            return
+        if step.node.op_type != "Identity":
+            item.origin = Origin(step.node, step.opset, args, len(self.context.records))
+        elif isinstance(first, Value) and first.uses == 1:
+            item.origin = first.origin
+
 
 def _array(array: Any) -> Array:
     made = np.asarray(array)
     return made.astype(object) if made.dtype.kind in "US" else made
+
+
+def _settle(value: Value) -> None:
+    """Let nothing change how a value is computed."""
+    value.producer = value.view = value.origin = None
 
 
 def _named(strings: Array, numbers: Value) -> Item:

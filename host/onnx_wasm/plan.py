@@ -104,10 +104,10 @@ class Planner:
             outputs, alive = self._separate_outputs(), set[Value]()
         else:
             outputs, alive = set[Value](), lowering.alive() | {asked.root}
-        records = lowering.context.records[start:]
-        end = self._position = start + len(records)
+        described = lowering.context.records[start:]
+        end = self._position = start + len(described)
         known = set(self._buffers)
-        values = [r.values() for r in records]
+        records, values = _needed(described, outputs | alive)
         self._lifetimes(values, start, outputs)
         for root in alive:
             if root in self._buffers:
@@ -180,6 +180,20 @@ class Planner:
         if root in outputs:
             return Place.OUTPUT
         return Place.ARENA if root.known is None else Place.KNOWN
+
+
+def _needed(records: Sequence[Record], roots: set[Value]) -> tuple[list[Record], list[list[Value]]]:
+    """The records without those whose results nothing reads, and the values of each; ``roots`` are read later."""
+    kept: list[Record] = []
+    values: list[list[Value]] = []
+    for record in reversed(records):
+        if record.writes is not None and roots.isdisjoint(record.writes):
+            continue
+        mentioned = record.values()
+        roots.update([v.root for v in mentioned])
+        kept.append(record)
+        values.append(mentioned)
+    return kept[::-1], values[::-1]
 
 
 def _values(item: Item) -> tuple[Value, ...]:

@@ -15,6 +15,8 @@ from .order import reads
 from .patterns import simplify
 from .registry import OpDef
 
+_TRACED = frozenset({"MatMul", "Add", "Mul", "Div", "Where", "IsNaN", "Softmax", "Identity"})
+
 
 class Step(NamedTuple):
     """One node to lower, and what lowering would otherwise find out about it again for every shape."""
@@ -28,6 +30,8 @@ class Step(NamedTuple):
     """It is not, and its form answers at once: it asks for nothing that only a run can tell."""
     pure: bool
     """The same inputs give the same outputs, and no graph inside the node reads others."""
+    traced: bool
+    """Others may want to know what it has computed its output from."""
     host: tuple[int, ...]
     """The inputs that the form gets as arrays."""
     outputs: tuple[tuple[int, str, int], ...]
@@ -198,6 +202,7 @@ def _step(prepared: Prepared, node: Node, last: tuple[str, ...]) -> Step:
         expanded=expanded,
         plain=form is not None and not expanded and not form.generator,
         pure=form is not None and form.pure and not node.nests,
+        traced=node.op_type in _TRACED and not node.domain and not expanded,
         host=tuple(i for i, name in enumerate(given) if form is not None and name in form.host),
         outputs=tuple((i, n, prepared.uses[n]) for i, n in enumerate(node.outputs) if n and prepared.uses[n]),
         last=last,

@@ -36,6 +36,8 @@ class OpDef:
     """The same function on numpy arrays, for integer and bool shape arithmetic while planning."""
     pure: bool
     """The same inputs always give the same outputs; False for random numbers."""
+    elementwise: bool = False
+    """An element of the output depends on those elements of the inputs alone that broadcasting brings to its place."""
 
     @cached_property
     def _parameters(self) -> tuple[inspect.Parameter, ...]:
@@ -94,6 +96,7 @@ def op(
     host: tuple[str, ...] = (),
     fold: Callable[..., Any] | None = None,
     pure: bool = True,
+    elementwise: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function as the form of the named operators from version ``since`` on."""
 
@@ -102,7 +105,7 @@ def op(
             forms = _OPS.setdefault((domain, name), [])
             if any(form.since == since for form in forms):
                 raise ValueError(f"{domain or 'ai.onnx'}::{name} from {since} is registered twice")
-            forms.append(OpDef(domain, name, since, function, frozenset(host), fold, pure))
+            forms.append(OpDef(domain, name, since, function, frozenset(host), fold, pure, elementwise))
         return function
 
     return register

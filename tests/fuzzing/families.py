@@ -9,7 +9,20 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from . import attention, control, conv, elementwise, linear, movement, quant, recurrent, reduce, sequences, shapes
+from . import (
+    attention,
+    control,
+    conv,
+    elementwise,
+    layout,
+    linear,
+    movement,
+    quant,
+    recurrent,
+    reduce,
+    sequences,
+    shapes,
+)
 from .builder import NEWEST, Builder, Case
 from .spoil import spoil
 
@@ -40,6 +53,7 @@ FAMILIES = {
     "sequences": Family(sequences.STEPS, sequences.start, most=8, movable=True),
     "quant": Family(quant.STEPS, quant.start, most=4, movable=True),
     "attention": Family(attention.STEPS, attention.start, most=4),
+    "layout": Family(layout.STEPS, layout.start, most=7),
     "recurrent": Family(recurrent.STEPS, recurrent.start, most=4),
 }
 

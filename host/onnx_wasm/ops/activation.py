@@ -26,7 +26,7 @@ def _activation(
     return flat(cx, f"{kernel}_{short}", x, **args)
 
 
-@op("Relu", since=6)
+@op("Relu", since=6, elementwise=True)
 def relu(cx: Context, x: Value) -> Value:
     """max(x, 0)"""
     if x.dtype.short in SIGNED:
@@ -34,19 +34,19 @@ def relu(cx: Context, x: Value) -> Value:
     return _activation(cx, x, "relu", Activation.RELU)
 
 
-@op("LeakyRelu", since=6)
+@op("LeakyRelu", since=6, elementwise=True)
 def leaky_relu(cx: Context, x: Value, *, alpha: float = 0.01) -> Value:
     """x < 0 ? alpha x : x"""
     return _activation(cx, x, "leaky_relu", Activation.LEAKY_RELU, alpha)
 
 
-@op("HardSigmoid", since=6)
+@op("HardSigmoid", since=6, elementwise=True)
 def hard_sigmoid(cx: Context, x: Value, *, alpha: float = 0.2, beta: float = 0.5) -> Value:
     """min(max(alpha x + beta, 0), 1)"""
     return _activation(cx, x, "hard_sigmoid", Activation.HARD_SIGMOID, alpha, beta)
 
 
-@op("HardSwish", since=14)
+@op("HardSwish", since=14, elementwise=True)
 def hard_swish(cx: Context, x: Value) -> Value:
     """x min(max(x / 6 + 1 / 2, 0), 1)"""
     short = require(cx, x, FLOATS)
@@ -55,25 +55,25 @@ def hard_swish(cx: Context, x: Value) -> Value:
     return flat(cx, f"hard_swish_{short}", x)
 
 
-@op("Sigmoid", since=6)
+@op("Sigmoid", since=6, elementwise=True)
 def sigmoid(cx: Context, x: Value) -> Value:
     """1 / (1 + e^-x)"""
     return _activation(cx, x, "sigmoid", Activation.SIGMOID)
 
 
-@op("Tanh", since=6)
+@op("Tanh", since=6, elementwise=True)
 def tanh(cx: Context, x: Value) -> Value:
     """The hyperbolic tangent."""
     return _activation(cx, x, "tanh", Activation.TANH)
 
 
-@op("Elu", since=6)
+@op("Elu", since=6, elementwise=True)
 def elu(cx: Context, x: Value, *, alpha: float = 1.0) -> Value:
     """x < 0 ? alpha (e^x - 1) : x"""
     return _elu(cx, x, alpha, 1.0, 1.0)
 
 
-@op("Selu", since=6)
+@op("Selu", since=6, elementwise=True)
 def selu(
     cx: Context, x: Value, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875
 ) -> Value:
@@ -81,7 +81,7 @@ def selu(
     return _elu(cx, x, alpha * gamma, 1.0, gamma)
 
 
-@op("Celu", since=12)
+@op("Celu", since=12, elementwise=True)
 def celu(cx: Context, x: Value, *, alpha: float = 1.0) -> Value:
     """x < 0 ? alpha (e^(x / alpha) - 1) : x"""
     if alpha == 0:
@@ -93,31 +93,31 @@ def _elu(cx: Context, x: Value, alpha: float, beta: float, gamma: float) -> Valu
     return flat(cx, f"elu_{require(cx, x, FLOATS)}", x, alpha=alpha, beta=beta, gamma=gamma)
 
 
-@op("Softplus", since=1)
+@op("Softplus", since=1, elementwise=True)
 def softplus(cx: Context, x: Value) -> Value:
     """ln(1 + e^x)"""
     return flat(cx, f"softplus_{require(cx, x, FLOATS)}", x)
 
 
-@op("Softsign", since=1)
+@op("Softsign", since=1, elementwise=True)
 def softsign(cx: Context, x: Value) -> Value:
     """x / (1 + |x|)"""
     return flat(cx, f"softsign_{require(cx, x, FLOATS)}", x)
 
 
-@op("ThresholdedRelu", since=10)
+@op("ThresholdedRelu", since=10, elementwise=True)
 def thresholded_relu(cx: Context, x: Value, *, alpha: float = 1.0) -> Value:
     """x > alpha ? x : 0"""
     return flat(cx, f"thresholded_relu_{require(cx, x, FLOATS)}", x, alpha=alpha)
 
 
-@op("Shrink", since=9)
+@op("Shrink", since=9, elementwise=True)
 def shrink(cx: Context, x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
     """x < -lambd ? x + bias : x > lambd ? x - bias : 0"""
     return flat(cx, f"shrink_{require(cx, x, NUMBERS)}", x, bias=bias, lambd=lambd)
 
 
-@op("Gelu", since=20)
+@op("Gelu", since=20, elementwise=True)
 def gelu(cx: Context, x: Value, *, approximate: str = "none") -> Value:
     """x / 2 (1 + erf(x / sqrt(2))), or its approximation by tanh."""
     if approximate not in ("none", "tanh"):
@@ -125,13 +125,13 @@ def gelu(cx: Context, x: Value, *, approximate: str = "none") -> Value:
     return flat(cx, f"{'gelu' if approximate == 'none' else 'gelu_tanh'}_{require(cx, x, FLOATS)}", x)
 
 
-@op("Mish", since=18)
+@op("Mish", since=18, elementwise=True)
 def mish(cx: Context, x: Value) -> Value:
     """x tanh(softplus(x))"""
     return flat(cx, f"mish_{require(cx, x, FLOATS)}", x)
 
 
-@op("Swish", since=24)
+@op("Swish", since=24, elementwise=True)
 def swish(cx: Context, x: Value, *, alpha: float = 1.0) -> Value:
     """x sigmoid(alpha x)"""
     short = require(cx, x, FLOATS)
@@ -140,7 +140,7 @@ def swish(cx: Context, x: Value, *, alpha: float = 1.0) -> Value:
     return flat(cx, f"swish_{short}", x, alpha=alpha)
 
 
-@op("PRelu", since=7)
+@op("PRelu", since=7, elementwise=True)
 def prelu(cx: Context, x: Value, slope: Value) -> Value:
     """x < 0 ? slope x : x, with a slope that broadcasts to x."""
     same_type(cx, x, slope)
@@ -157,7 +157,7 @@ def prelu(cx: Context, x: Value, slope: Value) -> Value:
     return broadcast(cx, f"prelu_{short}", "ab", (x, slope), x.dtype)[0]
 
 
-@op("Clip", since=6)
+@op("Clip", since=6, elementwise=True)
 def clip_6(cx: Context, x: Value, *, min: float = -_FLT_MAX, max: float = _FLT_MAX) -> Value:
     """Clip with the bounds as attributes."""
     # 16 bits do not hold the default bounds; without bounds the type's own hold.
@@ -172,7 +172,7 @@ def _clip_fold(x: Array, low: Array | None = None, high: Array | None = None) ->
     return np.asarray(y if high is None else np.minimum(y, high))
 
 
-@op("Clip", since=11, fold=_clip_fold)
+@op("Clip", since=11, fold=_clip_fold, elementwise=True)
 def clip(cx: Context, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
     """min(max(x, low), high); a bound that is not given is the type's lowest or highest finite number."""
     short = require(cx, x, NUMBERS)

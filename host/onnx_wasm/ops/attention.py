@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from ..context import Context, Value
+from ..context import Context, Record, Value
 from ..dtypes import BF16, BOOL, F16, F32, I32, DType
 from ..registry import op
 from ._copy import copy, wanted
@@ -15,6 +15,8 @@ from ._elementwise import cast
 ROWS, SCORES = 64, 1 << 18
 # With fewer query rows, packing K and V costs more than it saves.
 DIRECT = 4
+# What rows become that have no key to see, or whose weights are not numbers: 0, NaN; NaN, NaN; 0, 0.
+EMPTY_IS_ZERO, EMPTY_IS_NAN, NAN_IS_ZERO = range(3)
 _NARROW = (F16, BF16)
 
 
@@ -93,12 +95,16 @@ def attend(
     left: int = -1,
     right: int = -1,
     sinks: Value | None = None,
-) -> None:
-    """Emit the record. ``mask`` is f32 to add or bool, and broadcasts to (batch, heads, rows, keys); keys beyond its
-    last axis are masked. ``lengths`` (i32) plus ``more`` are the keys a batch has. A query at position p, ``offset``
-    for the first or with ``aligned`` the last key for the last, sees those from p - left to p + right."""
+    undefined: int = EMPTY_IS_ZERO,
+) -> Record | None:
+    """Emit the record, unless it has nothing to do.
+
+    ``mask`` is f32 to add or bool, and broadcasts to (batch, heads, rows, keys); keys beyond its last axis are masked.
+    ``lengths`` (i32) plus ``more`` are the keys a batch has. A query at position p, ``offset`` for the first or with
+    ``aligned`` the last key for the last, sees those from p - left to p + right.
+    """
     if batch * q.heads * q.rows * v.size == 0:
-        return
+        return None
     if mask is not None and mask.shape and mask.shape[-1] > k.rows:
         cx.fail(f"mask {mask} has more than {k.rows} keys")
     shape = (1,) * (4 - (0 if mask is None else mask.rank)) + (() if mask is None else mask.shape)
@@ -119,7 +125,7 @@ def attend(
         for name, heads in (("q", q), ("k", k), ("v", v), ("y", y))
         for step in ("batch", "head", "row")
     }
-    cx.emit(
+    return cx.emit(
         "attention_f32",
         units=batch * q.heads * -(-q.rows // block),
         q=q.start(cx),
@@ -151,6 +157,7 @@ def attend(
         aligned=int(aligned),
         left=left,
         right=right,
+        undefined=undefined,
         width=width,
     )
 

@@ -79,7 +79,7 @@ def _mod_fold(a: Array, b: Array, *, fmod: int = 0) -> Any:
     return np.asarray(np.fmod(a, b) if fmod else np.mod(a, b))
 
 
-@op("Add", since=7, fold=arrays(np.add))
+@op("Add", since=7, fold=arrays(np.add), elementwise=True)
 def add(cx: Context, a: Value, b: Value) -> Value:
     """a + b"""
     if a.dtype is F32 and b.dtype is F32:
@@ -94,7 +94,7 @@ def add(cx: Context, a: Value, b: Value) -> Value:
     return _arithmetic(cx, "add", a, b)
 
 
-@op("Sub", since=7, fold=arrays(np.subtract))
+@op("Sub", since=7, fold=arrays(np.subtract), elementwise=True)
 def sub(cx: Context, a: Value, b: Value) -> Value:
     """a - b"""
     if _affine(cx, a, b, scales=False, inverse="neg_f32"):
@@ -102,7 +102,7 @@ def sub(cx: Context, a: Value, b: Value) -> Value:
     return _arithmetic(cx, "sub", a, b)
 
 
-@op("Mul", since=7, fold=arrays(np.multiply))
+@op("Mul", since=7, fold=arrays(np.multiply), elementwise=True)
 def mul(cx: Context, a: Value, b: Value) -> Value:
     """a b"""
     if _affine(cx, a, b, scales=True):
@@ -127,7 +127,7 @@ def _scaled(cx: Context, x: Value, scale: Value) -> Quantized | None:
     return Quantized(q.values, cx.alias(scale, (scale.size,)), None, axes[0] if axes else -1, q.transposed)
 
 
-@op("Div", since=7, fold=_div_fold)
+@op("Div", since=7, fold=_div_fold, elementwise=True)
 def div(cx: Context, a: Value, b: Value) -> Value:
     """a / b; integers truncate toward zero, and report a divisor of 0."""
     if _affine(cx, a, b, scales=True, inverse="reciprocal_f32"):
@@ -150,7 +150,7 @@ def _pow_fold(a: Array, b: Array) -> Any:
     return np.asarray(np.power(a, b.astype(a.dtype)))
 
 
-@op("Pow", since=7, fold=_pow_fold)
+@op("Pow", since=7, fold=_pow_fold, elementwise=True)
 def pow_(cx: Context, x: Value, y: Value) -> Value:
     """x to the power y in the type of x, computed in one that holds y."""
     short = require(cx, x, NUMBERS)
@@ -192,7 +192,7 @@ def _extremum(name: str, kernel: str, fold: Callable[..., Any]) -> None:
             result = np.asarray(fold(result, x))
         return result
 
-    @op(name, since=6, fold=folded)
+    @op(name, since=6, fold=folded, elementwise=True)
     def lower(cx: Context, *xs: Value) -> Value:
         dtype = same_type(cx, *xs)
         short = require(cx, xs[0], NUMBERS)
@@ -213,7 +213,7 @@ def _sum_fold(*xs: Array) -> Array:
     return result
 
 
-@op("Sum", since=6, fold=_sum_fold)
+@op("Sum", since=6, fold=_sum_fold, elementwise=True)
 def sum_(cx: Context, *xs: Value) -> Value:
     """The sum of all inputs, from the left."""
     require(cx, xs[0], FLOATS)

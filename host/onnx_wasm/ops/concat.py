@@ -13,6 +13,7 @@ from ..registry import op
 from ._copy import copy, normal_axis, strides
 from ._narrow import by_bytes
 from ._shapes import extents
+from .slice import part
 
 
 def fold_concat(*xs: Array, axis: int) -> Array:
@@ -90,18 +91,20 @@ def _parts(cx: Context, x: Value, axis: int, lengths: Sequence[int]) -> tuple[Va
     outer, item = x.shape[:axis], strides(x.shape)[axis]
     rows, row = math.prod(outer), x.shape[axis] * item
     parts: list[Value | None] = []
-    at = 0
+    at = first = 0
     for i, extent in enumerate(lengths):
         shape, n = (*outer, extent, *x.shape[axis + 1 :]), extent * item
+        places = [range(first, first + extent) if a == axis else range(d) for a, d in enumerate(x.shape)]
         if x.known is not None:
             parts.append(cx.known(x.known.reshape(rows, row)[:, at : at + n].reshape(shape)))
         elif rows == 1 or extent == x.shape[axis]:
-            parts.append(cx.alias(x, shape, offset=at * x.dtype.itemsize))
+            y = cx.alias(x, shape, offset=at * x.dtype.itemsize)
+            parts.append(part(cx, x, y, places) if x.view is not None else y)
         elif i < len(cx.node.outputs) and not cx.node.outputs[i]:
             parts.append(None)
         else:
             y = cx.out(shape, x.dtype)
             copy(cx, x, y, [(rows, row, n), (n, 1, 1)], source=at)
-            parts.append(y)
-        at += n
+            parts.append(part(cx, x, y, places))
+        at, first = at + n, first + extent
     return tuple(parts)

@@ -14,8 +14,11 @@ from typing import NamedTuple
 from ..context import Context, Quantized, Record, Value
 from ..dtypes import F32, F64, I8, I32, I64, U32, U64
 from ..errors import UnsupportedModelError
+from ..layout import dense
 from ..registry import op
 from ..words import counted
+from ._attended import attended
+from ._operands import Operand, operand
 from ._widen import widened
 
 # Sizes of the blocks that fit the first and second cache level.
@@ -29,7 +32,7 @@ LAYOUT_PANELS, LAYOUT_ROWS, LAYOUT_TRANSPOSED, LAYOUT_COLUMN, LAYOUT_STORED = ra
 
 _PLAIN = (F64, I32, U32, I64, U64)
 Batch = tuple[int, int, int]
-"""A batch dimension: size, stride of a, stride of b; strides in matrices."""
+"""A batch dimension: size, and the steps of a and b, in matrices unless they are said to be of another unit."""
 
 
 def split_k(k: int, block: int = BLOCK_K) -> int:
@@ -47,7 +50,8 @@ def _block_k(m: int) -> int:
 @widened
 def matmul(cx: Context, a: Value, b: Value) -> Value:
     """numpy.matmul."""
-    return multiply(cx, a, b)
+    y = attended(cx, a, b)
+    return multiply(cx, a, b) if y is None else y
 
 
 def multiply(
@@ -60,8 +64,52 @@ def multiply(
     found = _product(a.shape, b.shape, trans_a, trans_b)
     if isinstance(found, str):
         cx.fail(found.format(a=repr(a), b=repr(b)))
+    if a.rank > 1 and b.rank > 1 and not (trans_a or trans_b):
+        moved = _Moved.of(cx, a, b)
+        if moved is not None:
+            return moved.multiply(cx, found, alpha)
     shape, m, k, n, batch = found
     return _emit(cx, a, b, shape, m, k, n, batch=batch, trans_a=trans_a, trans_b=trans_b, alpha=alpha)
+
+
+class _Moved(NamedTuple):
+    """A product of which one operand, or both, are read where their elements were moved from."""
+
+    a: Value
+    b: Value
+    at_a: Operand | None
+    at_b: Operand | None
+
+    @classmethod
+    def of(cls, cx: Context, a: Value, b: Value) -> _Moved | None:
+        at_a, at_b = operand(cx, a), None if b.const else operand(cx, b)
+        # A single row or column is read as one run.
+        if at_a is not None and a.shape[-2] == 1 and at_a.transposed and at_a.step != 1:
+            at_a = None
+        if at_b is not None and b.shape[-1] == 1 and not at_b.transposed and at_b.step != 1:
+            at_b = None
+        return None if at_a is None and at_b is None else cls(a, b, at_a, at_b)
+
+    def multiply(self, cx: Context, product: _Product, alpha: float) -> Value:
+        a, b, at_a, at_b = self
+        (m, k), n = a.shape[-2:], b.shape[-1]
+        shape, dims = product.shape, product.shape[:-2]
+        trans_a, lda = (at_a.transposed, at_a.step) if at_a is not None else (False, k)
+        trans_b, ldb = (at_b.transposed, at_b.step) if at_b is not None else (False, n)
+        a_steps = _matrices(a.shape, len(dims)) if at_a is None else _padded(at_a.batch, len(dims))
+        b_steps = _matrices(b.shape, len(dims)) if at_b is None else _padded(at_b.batch, len(dims))
+        batch = _merged(dims, a_steps, b_steps)
+        rows = 1 if at_a is None else m * lda
+        if len(batch) == 1 and batch[0][1:] == (rows, 0) and not trans_a:
+            m, batch = m * batch[0][0], []
+        return _emit(
+            cx,
+            a if at_a is None else at_a.value,
+            b if at_b is None else at_b.value,
+            shape, m, k, n,
+            batch=batch, trans_a=trans_a, trans_b=trans_b, alpha=alpha,
+            lda=lda, ldb=ldb, a_unit=None if at_a is None else 4, b_unit=None if at_b is None else 4,
+        )  # fmt: skip
 
 
 class _Product(NamedTuple):
@@ -135,20 +183,31 @@ def gemm(
 
 
 def _collapse(dims: Sequence[int], a_dims: Sequence[int], b_dims: Sequence[int]) -> list[Batch]:
-    """Batch dimensions, neighbours merged where possible."""
+    """Batch dimensions of dense operands, neighbours merged where possible."""
+    return _merged(dims, _matrices((*a_dims, 1, 1), len(dims)), _matrices((*b_dims, 1, 1), len(dims)))
+
+
+def _matrices(shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Of a dense operand: matrices from one to the next along each of ``rank`` batch dimensions."""
+    dims = shape[:-2]
+    return _padded([0 if n == 1 else step for n, step in zip(dims, dense(dims), strict=True)], rank)
+
+
+def _padded(steps: Sequence[int], rank: int) -> tuple[int, ...]:
+    return (0,) * (rank - len(steps)) + tuple(steps)
+
+
+def _merged(dims: Sequence[int], a_steps: Sequence[int], b_steps: Sequence[int]) -> list[Batch]:
     merged: list[Batch] = []
-    a_step = b_step = 1
-    for size, p, q in zip(reversed(dims), reversed(a_dims), reversed(b_dims), strict=True):
-        a_stride, b_stride = (a_step if p != 1 else 0), (b_step if q != 1 else 0)
-        a_step, b_step = a_step * p, b_step * q
+    for size, a_step, b_step in zip(reversed(dims), reversed(a_steps), reversed(b_steps), strict=True):
         if size == 1:
             continue
         if merged:
             last, a_last, b_last = merged[-1]
-            if a_stride == a_last * last and b_stride == b_last * last:
+            if a_step == a_last * last and b_step == b_last * last:
                 merged[-1] = (last * size, a_last, b_last)
                 continue
-        merged.append((size, a_stride, b_stride))
+        merged.append((size, a_step, b_step))
     return merged[::-1]
 
 
@@ -168,7 +227,13 @@ def _emit(
     c: Value | None = None,
     beta: float = 1.0,
     c_strides: tuple[int, int] = (0, 0),
+    lda: int | None = None,
+    ldb: int | None = None,
+    a_unit: int | None = None,
+    b_unit: int | None = None,
 ) -> Value:
+    """Emit a product. ``lda``, ``ldb``: elements from row to row of what is stored, if it is not dense; steps of the
+    batch are then multiples of ``a_unit``, ``b_unit`` bytes instead of matrices."""
     if a.dtype != b.dtype or (c is not None and c.dtype != a.dtype):
         cx.fail(f"operands differ in type: {a.dtype} and {b.dtype}")
     if a.dtype != F32 and a.dtype not in _PLAIN:
@@ -190,7 +255,7 @@ def _emit(
         layout, operand, b_bytes = LAYOUT_PANELS, pack_columns(cx, b, k, n, trans_b, alpha), k * 32 * -(-n // 8)
     else:
         layout = LAYOUT_TRANSPOSED if trans_b else LAYOUT_ROWS
-    blocks = _blocks(m, k, n, matrices, layout, tuple(batch), b_bytes)
+    blocks = _blocks(m, k, n, matrices, layout, tuple(batch), a_unit or m * k * 4, b_unit or b_bytes)
     record = cx.emit(
         "gemm_f32",
         units=blocks.units,
@@ -208,8 +273,8 @@ def _emit(
         block_m=blocks.block_m,
         block_n=blocks.block_n,
         layout=layout,
-        lda=(m if trans_a else k) * 4,
-        ldb=(k if trans_b else n) * 4,
+        lda=(lda or (m if trans_a else k)) * 4,
+        ldb=(ldb or (k if trans_b else n)) * 4,
         trans_a=int(trans_a),
         b_scale=alpha,
         c_scale=beta,
@@ -244,7 +309,9 @@ class _Blocks(NamedTuple):
 
 
 @lru_cache(64)
-def _blocks(m: int, k: int, n: int, matrices: int, layout: int, batch: tuple[Batch, ...], b_bytes: int) -> _Blocks:
+def _blocks(
+    m: int, k: int, n: int, matrices: int, layout: int, batch: tuple[Batch, ...], a_unit: int, b_unit: int
+) -> _Blocks:
     kc = max(k, 4) if m == 1 else split_k(k, _block_k(m) if layout == LAYOUT_PANELS else BLOCK_K)
     block_m = min(BLOCK_M, -(-m // 4) * 4)
     block_n = BLOCK_N_PACKED if layout == LAYOUT_PANELS else min(BLOCK_N, -(-n // 8) * 8)
@@ -262,7 +329,7 @@ def _blocks(m: int, k: int, n: int, matrices: int, layout: int, batch: tuple[Bat
     if by_rows:
         unit = 32 if matrices < 8 else -(-m // 4) * 4
     per_matrix = -(-(m if by_rows else n) // unit)
-    words = tuple(_batch_words(batch, m * k * 4, b_bytes))
+    words = tuple(_batch_words(batch, a_unit, b_unit))
     return _Blocks(kc, block_m, block_n, scratch, by_rows, unit, per_matrix, matrices * per_matrix, words)
 
 
@@ -276,12 +343,12 @@ def _shift_columns(record: Record) -> Callable[[Value | None, Value | None], boo
     return affine
 
 
-def _batch_words(batch: Sequence[Batch], a_bytes: int, b_bytes: int) -> list[int]:
+def _batch_words(batch: Sequence[Batch], a_unit: int, b_unit: int) -> list[int]:
     return [
         len(batch),
         *(size for size, _, _ in batch),
-        *(a * a_bytes for _, a, _ in batch),
-        *(b * b_bytes for _, _, b in batch),
+        *(a * a_unit for _, a, _ in batch),
+        *(b * b_unit for _, _, b in batch),
     ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..context import Array, Context, Value
 from ..dtypes import STRING
+from ..layout import whole
 from ..registry import op
 from ._copy import Dim, collapse, copy, normal_axes, strides
 from ._narrow import by_bytes
@@ -84,7 +85,19 @@ def pick(cx: Context, x: Value, picked: Sequence[range]) -> Value:
         return cx.out(shape, x.dtype)
     left = collapse(dims)
     if not left or (len(left) == 1 and left[0][1] == 1):
-        return cx.alias(x, shape, offset=first * x.dtype.bits // 8)
+        y = cx.alias(x, shape, offset=first * x.dtype.bits // 8)
+        return part(cx, x, y, picked) if x.view is not None else y
     y = cx.out(shape, x.dtype)
     copy(cx, x, y, dims, source=first)
+    return part(cx, x, y, picked)
+
+
+def part(cx: Context, x: Value, y: Value, picked: Sequence[range]) -> Value:
+    """``y``, which has these places of ``x``, with a note of where they can be read instead."""
+    if min(p.step for p in picked) > 0:
+        seen = cx.view(x)
+        if seen is not None:
+            y.view = seen._replace(layout=seen.layout.part(picked))
+        elif x.view is None:
+            cx.seen(y, x, whole(x.shape).part(picked))
     return y

@@ -9,8 +9,9 @@ from functools import lru_cache
 import numpy as np
 
 from ..context import Array, Context, Quantized, Value
+from ..layout import Layout, whole
 from ..registry import op
-from ._copy import Dim, copy, strides, width, words
+from ._copy import Dim, collapse, copy, strides, width, words
 from ._narrow import by_bytes
 
 # A unit of transpose_b* has so many columns, and rows that fill a cache line, or more if columns are few.
@@ -42,37 +43,59 @@ def permute(
 ) -> Value:
     """``x`` seen with shape ``view``, its axes put into ``order``, given as ``shape``."""
     result = tuple(view[a] for a in order) if shape is None else tuple(shape)
-    dims = list(_permuted(tuple(view), tuple(order)))
-    if len(dims) <= 1 or x.size == 0:
-        return cx.alias(x, result)
-    size = width(cx, x)
+    if shape is None and tuple(view) == x.shape == x.root.shape:
+        record = cx.fusable(x)
+        if record is not None and record.permute is not None:
+            y = cx.out(result, x.dtype)
+            if record.permute(y, order):
+                record.permute = None
+                y.producer = record
+                return y
+    source, layout = _source(cx, x, tuple(view))
+    dims = _moves(layout, tuple(order))
+    if not any(step == 1 for _, step, _ in dims):
+        source, layout = x, whole(view)
+        dims = _moves(layout, tuple(order))
+    if layout.offset:
+        source = cx.alias(source, (source.size - layout.offset,), offset=layout.offset * x.dtype.bits // 8)
+    if x.size == 0 or (len(dims) <= 1 and source.size <= x.size):
+        return cx.alias(source, result)
     y = cx.out(result, x.dtype)
-    if dims[-1][1] == 1:
-        run = dims[-1][0]
-        if len(dims) < 3 or run * size not in (2, 4, 8, 16):
-            copy(cx, x, y, dims)
-            return y
-        # Runs so short move as one wide element, whose other axes are transposed.
-        size *= run
-        dims = [(n, s // run, d // run) for n, s, d in dims[:-1]]
-    emit_transpose(cx, x, y, dims, size)
+    moved = layout.permuted(order).reshaped(result)
+    if moved is not None:
+        cx.seen(y, source, moved._replace(offset=0))
+    _emit(cx, source, y, dims)
     return y
 
 
+def _source(cx: Context, x: Value, view: tuple[int, ...]) -> tuple[Value, Layout]:
+    """Where the elements of ``x``, seen with shape ``view``, can be read."""
+    seen = cx.view(x)
+    layout = seen.layout.reshaped(view) if seen is not None else None
+    return (x, whole(view)) if seen is None or layout is None else (seen.source, layout)
+
+
 @lru_cache(64)
-def _permuted(view: tuple[int, ...], order: tuple[int, ...]) -> tuple[Dim, ...]:
-    """The fewest dims that visit a tensor of shape ``view`` with its axes in another order."""
-    steps = strides(view)
-    groups: list[tuple[int, int]] = []
-    for a in order:
-        n, step = view[a], steps[a]
-        if n == 1:
-            continue
-        if groups and groups[-1][1] == n * step:
-            groups[-1] = (groups[-1][0] * n, step)
-        else:
-            groups.append((n, step))
-    return tuple((n, s, d) for (n, s), d in zip(groups, strides([n for n, _ in groups]), strict=True))
+def _moves(layout: Layout, order: tuple[int, ...]) -> list[Dim]:
+    """The fewest dims that visit a tensor with its axes in another order."""
+    moved = layout.permuted(order)
+    return collapse(zip(moved.shape, moved.strides, strides(moved.shape), strict=True))
+
+
+def _emit(cx: Context, x: Value, y: Value, dims: list[Dim]) -> None:
+    size = width(cx, x)
+    if dims[-1][1] == 1:
+        run = dims[-1][0]
+        if len(dims) < 3 or run * size not in (2, 4, 8, 16) or any(s % run for _, s, _ in dims[:-1]):
+            copy(cx, x, y, dims)
+            return
+        # Runs so short move as one wide element, whose other axes are transposed.
+        wide = [(n, s // run, d // run) for n, s, d in dims[:-1]]
+        if not any(step == 1 for _, step, _ in wide):
+            copy(cx, x, y, dims)
+            return
+        size, dims = size * run, wide
+    emit_transpose(cx, x, y, dims, size)
 
 
 def emit_transpose(cx: Context, x: Value, y: Value, dims: list[Dim], size: int) -> None:

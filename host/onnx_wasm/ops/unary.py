@@ -15,7 +15,7 @@ from ._narrow import SMALL_FLOATS, decode
 
 
 def _unary(name: str, kernel: str, types: frozenset[str], since: int, fold: Callable[..., Any] | None = None) -> None:
-    @op(name, since=since, fold=fold)
+    @op(name, since=since, fold=fold, elementwise=True)
     def lower(cx: Context, x: Value) -> Value:
         return flat(cx, f"{kernel}_{require(cx, x, types)}", x)
 
@@ -39,14 +39,14 @@ for _name in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"):
     _unary(_name, _name.lower(), FLOATS, 9)
 
 
-@op("Abs", since=6, fold=arrays(np.abs))
+@op("Abs", since=6, fold=arrays(np.abs), elementwise=True)
 def abs_(cx: Context, x: Value) -> Value:
     """|x|; the smallest signed integer stays."""
     short = require(cx, x, NUMBERS)
     return cx.alias(x, x.shape) if short in UNSIGNED else flat(cx, f"abs_{short}", x)
 
 
-@op("Not", since=1, fold=arrays(np.logical_not))
+@op("Not", since=1, fold=arrays(np.logical_not), elementwise=True)
 def not_(cx: Context, x: Value) -> Value:
     """Logical not of bools."""
     require(cx, x, frozenset({"bool"}))
@@ -67,7 +67,7 @@ def _decoded(cx: Context, x: Value) -> Value:
     return decode(cx, x) if x.dtype.short in SMALL_FLOATS else x
 
 
-@op("IsNaN", since=9)
+@op("IsNaN", since=9, elementwise=True)
 def isnan(cx: Context, x: Value) -> Value:
     """Where x is not a number."""
     x = _decoded(cx, x)
