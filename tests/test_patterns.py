@@ -105,6 +105,20 @@ def fast_gelu() -> tuple[Nodes, Weights]:
     return nodes, {**weights, "one": number(1), "half": number(0.5)}
 
 
+def fast_gelu_by_products() -> tuple[Nodes, Weights]:
+    nodes, weights = fast_gelu()
+    del weights["three"]
+    nodes[:2] = [node("Mul", ["k", "x"], ["l"]), node("Mul", ["x", "l"], ["p"]), node("Mul", ["x", "p"], ["c"])]
+    return nodes, {**weights, "one": number(1, (1, 1, 1))}
+
+
+def fast_gelu_by_a_square() -> tuple[Nodes, Weights]:
+    nodes, weights = fast_gelu()
+    del weights["three"]
+    nodes[:2] = [node("Mul", ["x", "x"], ["l"]), node("Mul", ["l", "x"], ["p"]), node("Mul", ["p", "k"], ["c"])]
+    return nodes, weights
+
+
 def layer_norm() -> tuple[Nodes, Weights]:
     nodes = [
         node("ReduceMean", ["x"], ["mean"], axes=[-1]),
@@ -141,6 +155,8 @@ CASES: list[tuple[Callable[[], tuple[Nodes, Weights]], str]] = [
     (gelu_first_half, "Gelu"),
     (gelu_inner_half, "Gelu"),
     (fast_gelu, "FastGelu"),
+    (fast_gelu_by_products, "FastGelu"),
+    (fast_gelu_by_a_square, "FastGelu"),
     (layer_norm, "LayerNormalization"),
     (layer_norm_by_product, "LayerNormalization"),
 ]

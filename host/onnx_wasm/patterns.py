@@ -23,7 +23,6 @@ import numpy as np
 from .dtypes import F32, I32, I64
 from .model import INTERNAL, Graph, Initializer, Node
 
-_WITH_AXES = frozenset(["Conv", "ConvTranspose", "MatMul", "Gemm", "BatchNormalization", "LayerNormalization"])
 _LIKE_INPUTS = frozenset(
     ["Add", "Sub", "Mul", "Div", "Relu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Identity"]
 )
@@ -61,7 +60,7 @@ class _Finder:
         self.graph = graph
         self.producers = {name: node for node in graph.nodes for name in node.outputs if name}
         self.uses = graph.uses()
-        self.numbers: dict[str, float | None] = {}
+        self.numbers: dict[str, tuple[float | None, int]] = {}
         self.declared = {i.name: i.shape for i in graph.parameters}
 
     def simplified(self) -> Graph:
@@ -106,17 +105,19 @@ class _Finder:
         node = self.producers.get(name)
         return node if node is not None and node.op_type in kinds and _is_sound(node) else None
 
-    def number(self, name: str) -> float | None:
-        """A constant of one f32 element that changes no shape."""
+    def number(self, name: str, within: str | None = None) -> float | None:
+        """A constant of one f32 element, with no more axes than what it is combined with is known to have; where that
+        is not said, than one."""
         if name not in self.numbers:
             self.numbers[name] = self._number(name)
-        return self.numbers[name]
+        value, rank = self.numbers[name]
+        return value if rank <= (1 if within is None or not rank else self.least_rank(within)) else None
 
-    def _number(self, name: str) -> float | None:
+    def _number(self, name: str) -> tuple[float | None, int]:
         value = self.constant(name)
-        if value is None or value.dtype is not F32 or value.size != 1 or len(value.shape) > 1:
-            return None
-        return float(value.array().reshape(-1)[0])
+        if value is None or value.dtype is not F32 or value.size != 1:
+            return None, 0
+        return float(value.array().reshape(-1)[0]), len(value.shape)
 
     def constant(self, name: str) -> Initializer | None:
         """A weight that no feed can replace."""
@@ -128,37 +129,35 @@ class _Finder:
         value = node.attributes.get("value")
         return value if isinstance(value, Initializer) else None
 
-    def is_near(self, name: str, expected: float) -> bool:
+    def is_near(self, name: str, expected: float, within: str | None = None) -> bool:
         """Whether a value is this number in f32, or what is left of it in 4 to 8 decimals."""
-        value = self.number(name)
+        value = self.number(name, within)
         return value is not None and _is_written(value, expected)
-
-    def scalar(self, name: str) -> bool:
-        """Whether a constant has no axes."""
-        value = self.constant(name)
-        return value is not None and not value.shape
 
     def with_number(self, node: Node, expected: float, x: str) -> str | None:
         """The other operand of a commutative node that has this number as one, which gives no axes to what ``x`` is."""
-        for a, b in _both(node):
-            if self.is_near(b, expected) and (self.scalar(b) or self.has_axes(x or a)):
-                return a
-        return None
+        return next((a for a, b in _both(node) if self.is_near(b, expected, x or a)), None)
 
-    def has_axes(self, name: str, depth: int = _DEPTH) -> bool:
-        """Whether a value certainly has one axis or more."""
-        value = self.constant(name)
+    def least_rank(self, name: str, depth: int = _DEPTH) -> int:
+        """So many axes a value certainly has."""
+        value, node = self.constant(name), self.producers.get(name)
         if value is not None:
-            return len(value.shape) > 0
+            return len(value.shape)
         if name in self.declared:
-            return bool(self.declared[name])
-        node = self.producers.get(name)
+            return len(self.declared[name] or ())
         if node is None or not depth:
-            return False
-        if node.op_type in _WITH_AXES:
-            # A product of two vectors is a scalar.
-            return node.op_type != "MatMul" or any(len(c.shape) > 1 for i in node.inputs if (c := self.constant(i)))
-        return node.op_type in _LIKE_INPUTS and any(self.has_axes(i, depth - 1) for i in node.inputs if i)
+            return 0
+        kind, ranks = node.op_type, [self.least_rank(i, depth - 1) for i in node.inputs if i]
+        if kind in ("Conv", "ConvTranspose"):
+            return max(3, *ranks[:2])
+        if kind == "MatMul":
+            # A product with a vector has one axis less.
+            return max(0, max(ranks) - (min(ranks) < 2))
+        if kind == "Gemm":
+            return 2
+        if kind in ("BatchNormalization", "LayerNormalization"):
+            return max(1, ranks[0])
+        return max(ranks) if kind in _LIKE_INPUTS and ranks else 0
 
     def is_long(self, name: str, depth: int = _DEPTH) -> bool:
         """Whether a value certainly has more than one element along its last axis."""
@@ -208,8 +207,8 @@ def _swish(find: _Finder, node: Node) -> _Match | None:
             return _Match("Swish", x, (sigmoid, node), opset=24)
         scaled = find.made_by(sigmoid.inputs[0], "Mul")
         for a, k in _both(scaled) if scaled is not None else ():
-            alpha = find.number(k)
-            if scaled is not None and a == x and alpha is not None and (find.scalar(k) or find.has_axes(x)):
+            alpha = find.number(k, x)
+            if scaled is not None and a == x and alpha is not None:
                 return _Match("Swish", x, (scaled, sigmoid, node), attributes={"alpha": alpha}, opset=24)
     return None
 
@@ -234,7 +233,7 @@ def _sixth(find: _Finder, node: Node, x: str = "") -> str | None:
     if node.op_type == "Mul":
         return find.with_number(node, 1 / 6, x)
     a, b = node.inputs
-    return a if find.is_near(b, 6.0) and (find.scalar(b) or find.has_axes(x or a)) else None
+    return a if find.is_near(b, 6.0, x or a) else None
 
 
 def _hard(find: _Finder, node: Node) -> _Match | None:
@@ -307,7 +306,7 @@ def _root(find: _Finder, scaled: Node, x: str) -> bool:
     if scaled.op_type == "Mul":
         return find.with_number(scaled, math.sqrt(0.5), x) == x
     a, b = scaled.inputs
-    return a == x and find.is_near(b, math.sqrt(2)) and (find.scalar(b) or find.has_axes(x))
+    return a == x and find.is_near(b, math.sqrt(2), x)
 
 
 def _cubic(find: _Finder, name: str, x: str) -> tuple[Node, ...] | None:
@@ -318,14 +317,34 @@ def _cubic(find: _Finder, name: str, x: str) -> tuple[Node, ...] | None:
     if scaled is None or add is None:
         return None
     for a, b in _both(add):
-        cube = find.made_by(b, "Mul")
-        power = None if cube is None else find.with_number(cube, 0.044715, x)
-        raised = None if power is None else find.made_by(power, "Pow")
-        if a == x and cube is not None and raised is not None and raised.inputs[0] == x:
-            exponent = raised.inputs[1]
-            if find.is_near(exponent, 3.0) and (find.scalar(exponent) or find.has_axes(x)):
-                return raised, cube, add, scaled
+        cube = _product_of(find, b, x) if a == x else None
+        if cube is not None:
+            return *cube, add, scaled
     return None
+
+
+def _product_of(find: _Finder, name: str, x: str) -> tuple[Node, ...] | None:
+    """The nodes of 0.044715 x^3, by a power or by products in any order."""
+    nodes: list[Node] = []
+    left, times, factors = [name], 0, 0
+    while left:
+        value = left.pop()
+        node = find.made_by(value, "Mul", "Pow")
+        if value == x:
+            times += 1
+        elif find.is_near(value, 0.044715, x):
+            factors += 1
+        elif node is None or len(nodes) == 3:
+            return None
+        elif node.op_type == "Mul":
+            nodes.append(node)
+            left += node.inputs
+        elif node.inputs[0] == x and find.is_near(node.inputs[1], 3.0, x):
+            nodes.append(node)
+            times += 3
+        else:
+            return None
+    return tuple(nodes) if (times, factors) == (3, 1) else None
 
 
 def _mean(find: _Finder, name: str) -> tuple[str, Node] | None:
