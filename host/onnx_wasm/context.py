@@ -222,6 +222,9 @@ class Record:
     constant that is only packed can be made piece by piece."""
     uniform: bool = False
     """Every unit writes the same, `CHUNK` elements of its output ``y``: a tensor of one value."""
+    flat: bool = False
+    """Unit u writes elements [u * CHUNK, (u + 1) * CHUNK) of its output ``y``, and of inputs of that size reads just
+    those. It reports nothing."""
     position: int = -1
     """Its place on the tape; -1 in a recipe."""
     writes: set[Value] | None = None

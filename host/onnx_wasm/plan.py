@@ -9,8 +9,9 @@ Inference", greedy by size); where that is above the lower bound by more than a 
 from __future__ import annotations
 
 import bisect
+import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +22,8 @@ from .lower import Lowering
 ALIGNMENT = 64
 FOREVER = 1 << 62
 """The last use of a buffer that outlives its segment."""
+CHAINED_UNITS = 4
+"""Of records with fewer units, all that they write stays in the cache."""
 _SLACK = 1.05
 _CLIMB_STEPS = 200
 # A step compares all pairs of buffers; so many pairs are a few milliseconds.
@@ -77,6 +80,9 @@ class SegmentPlan:
     """By root; those that earlier segments made, too."""
     made: list[Buffer]
     """Arena and output buffers that begin here, by first use."""
+    chains: list[tuple[int, int]]
+    """(first, last) position of records that are done together, unit by unit: what one has written is still in the
+    cache when the next reads it."""
     freed: list[Buffer]
     """Arena buffers of earlier segments that nothing needs any more when this one ends."""
     arena_bytes: int
@@ -90,8 +96,9 @@ class Planner:
     A value that may still be needed when a segment ends keeps its place until a later segment is the last to use it.
     """
 
-    def __init__(self, lowering: Lowering) -> None:
+    def __init__(self, lowering: Lowering, *, chained: bool = True) -> None:
         self._lowering = lowering
+        self._chained = chained
         self._inputs = {v.root for item in lowering.inputs.values() for v in _values(item)}
         self._buffers: dict[Value, Buffer] = {}
         self._position = 0
@@ -101,15 +108,15 @@ class Planner:
         """Plan the records since the last segment, up to a question or, without one, to the end."""
         start, lowering = self._position, self._lowering
         if asked is None:
-            outputs, alive = self._separate_outputs(), set[Value]()
+            outputs, needed = self._separate_outputs(), set[Value]()
         else:
-            outputs, alive = set[Value](), lowering.alive() | {asked.root}
+            outputs, needed = set[Value](), lowering.alive() | {asked.root}
         described = lowering.context.records[start:]
         end = self._position = start + len(described)
         known = set(self._buffers)
-        records, values = _needed(described, outputs | alive)
+        records, values = _needed(described, outputs | needed)
         self._lifetimes(values, start, outputs)
-        for root in alive:
+        for root in needed:
             if root in self._buffers:
                 self._buffers[root].last = FOREVER
         for root in outputs:
@@ -120,11 +127,17 @@ class Planner:
         new = sorted((b for b in made.values() if b.place in (Place.ARENA, Place.OUTPUT)), key=lambda b: b.first)
         pinned = [b for b in self._pinned if b.last >= start]
         moving = [b for b in new if b.place is Place.ARENA]
-        bound = lower_bound([*pinned, *moving])
+        alive = alive_at([*pinned, *moving], start, end)
+        bound = max(alive, default=0)
+        chains = [
+            (first, last)
+            for first, last in (_chains(records, values, start) if self._chained else ())
+            if _hold(first, last, values[first - start : last - start + 1], self._buffers, alive[first - start], bound)
+        ]
         arena = place(moving, bound, pinned)
         freed = [b for b in self._pinned if b.last < end]
         self._pinned = [b for b in [*self._pinned, *moving] if b.last == FOREVER]
-        return SegmentPlan(records, values, start, end, dict(self._buffers), new, freed, arena, bound)
+        return SegmentPlan(records, values, start, end, dict(self._buffers), new, chains, freed, arena, bound)
 
     def _separate_outputs(self) -> set[Value]:
         """Give every fetch memory of its own: a copy for one that aliases an input, a weight, another fetch or a value
@@ -239,17 +252,81 @@ def _can_take_over(
     )
 
 
-def lower_bound(buffers: Iterable[Buffer]) -> int:
-    """The most bytes alive at one record."""
-    change: dict[int, int] = {}
+def alive_at(buffers: Iterable[Buffer], start: int, end: int) -> list[int]:
+    """The bytes alive at each record from ``start`` to ``end``."""
+    change = [0] * (end - start + 1)
     for b in buffers:
-        change[b.first] = change.get(b.first, 0) + b.size
-        change[b.last + 1] = change.get(b.last + 1, 0) - b.size
-    alive = most = 0
-    for position in sorted(change):
-        alive += change[position]
-        most = max(most, alive)
-    return most
+        change[min(max(b.first, start), end) - start] += b.size
+        change[min(b.last + 1, end) - start] -= b.size
+    return list(itertools.accumulate(change))[:-1]
+
+
+def lower_bound(buffers: Sequence[Buffer]) -> int:
+    """The most bytes alive at one record."""
+    first, last = (min((b.first for b in buffers), default=0), max((b.first for b in buffers), default=0))
+    return max(alive_at(buffers, first, last + 1), default=0)
+
+
+def _chains(records: Sequence[Record], values: Sequence[Sequence[Value]], start: int) -> Iterator[tuple[int, int]]:
+    """Runs of records that can be done unit by unit, each of which reads what another has read or written."""
+    first, begun = 0, _Chain(0)
+    for at, (record, mentioned) in enumerate(zip(records, values, strict=True)):
+        joins = record.flat and record.units >= CHAINED_UNITS
+        if at > first and joins and begun.takes(record, mentioned):
+            begun.add(record, mentioned)
+            continue
+        if at > first + 1:
+            yield start + first, start + at - 1
+        first, begun = (at, _Chain(record.args["y"].size)) if joins else (at + 1, _Chain(0))
+        if joins:
+            begun.add(record, mentioned)
+    if len(records) > first + 1:
+        yield start + first, start + len(records) - 1
+
+
+class _Chain:
+    """The records of a chain so far, whose outputs have so many elements."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.written: set[Value] = set()
+        self.touched: set[Value] = set()
+        self.scattered: set[Value] = set()
+        """Roots that are read at other places than a unit's own."""
+
+    def add(self, record: Record, values: Sequence[Value]) -> None:
+        self.written.add(record.args["y"].root)
+        self.touched.update(v.root for v in values)
+        self.scattered.update(v.root for v in values if not self._is_whole(v))
+
+    def takes(self, record: Record, values: Sequence[Value]) -> bool:
+        """Whether a record can follow: what it does in a unit must not depend on, or spoil, other units."""
+        y = record.args["y"]
+        return (
+            y.size == self.size
+            and any(v.root in self.touched and v is not y for v in values)
+            and all(self._is_whole(v) for v in values if v.root in self.written)
+            and not any(given.root in self.scattered for given in y.reuse)
+        )
+
+    def _is_whole(self, value: Value) -> bool:
+        return value.size == self.size == value.root.size and value.offset == 0
+
+
+def _hold(
+    first: int, last: int, values: Sequence[Sequence[Value]], buffers: Mapping[Value, Buffer], alive: int, bound: int
+) -> bool:
+    """Keep all that a chain mentions for as long as it takes, unless more than ``bound`` bytes would then be alive;
+    ``alive`` are at its first record."""
+    mentioned = {
+        id(b): b for each in values for v in each if (b := buffers[v.root]).place in (Place.ARENA, Place.OUTPUT)
+    }
+    later = sum(b.size for b in mentioned.values() if b.first > first and b.place is Place.ARENA)
+    if alive + later > bound:
+        return False
+    for buffer in mentioned.values():
+        buffer.first, buffer.last = min(buffer.first, first), max(buffer.last, last)
+    return True
 
 
 def place(buffers: list[Buffer], bound: int, pinned: Sequence[Buffer] = ()) -> int:

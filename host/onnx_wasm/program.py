@@ -168,7 +168,7 @@ class Program:
             fuse=core.fuse,
             threads=core.runtime.threads,
         )
-        return _Work(lowering, lowering.steps(), Planner(lowering), inputs)
+        return _Work(lowering, lowering.steps(), Planner(lowering, chained=core.planned and core.fuse), inputs)
 
     def _advance(self, work: _Work, answer: Array | None, again: Segment | None = None) -> Segment:
         """Lower on to the next question or the end. ``again`` is the segment that the same answers made before: its
@@ -358,15 +358,17 @@ class Program:
 
     def _go(self, segment: Segment) -> int:
         runtime, encoded, start = self._core.runtime, segment.tape, segment.block.address
-        end, events = start + 4 * encoded.end, self._core.events
+        events = self._core.events
         if runtime.watched:
             return self._step(segment)
         if events is None:
-            return runtime._execute(start, end)
-        starts = [start + 4 * s for s in encoded.starts]
-        for record, here, there in zip(encoded.records, starts, [*starts, end][1:], strict=True):
+            return runtime._execute(start, start + 4 * encoded.end)
+        ends = [*encoded.starts, encoded.end][1:]
+        for record, here, there in zip(encoded.records, encoded.starts, ends, strict=True):
+            if here in encoded.chains:
+                continue
             before = time.perf_counter()
-            status = runtime._execute(here, there)
+            status = runtime._execute(start + 4 * here, start + 4 * there)
             spent = (time.perf_counter() - before) * 1e3
             if record is not None:
                 self._core.enter(record, spent)
@@ -383,6 +385,8 @@ class Program:
         ends = [*encoded.starts, encoded.end][1:]
         for i, (record, here, there) in enumerate(zip(encoded.records, encoded.starts, ends, strict=True)):
             kernel = int(words[here]) & 0xFFFF
+            if here in encoded.chains:
+                continue
             before = time.perf_counter()
             if kernel == _own("tape_free"):
                 allocation = by_address[int(words[here + 2])]
@@ -432,8 +436,11 @@ class Program:
         return not value.offset and value.nbytes > 0 and segment.plan.buffers[value.root] in segment.allocations
 
     def _record_at(self, segment: Segment, address: int) -> Record | None:
-        index = tape.find_record(segment.tape, (address - segment.block.address) // 4)
-        return None if index < 0 else segment.tape.records[index]
+        encoded = segment.tape
+        index = tape.find_record(encoded, (address - segment.block.address) // 4)
+        if index >= 0 and encoded.starts[index] in encoded.chains:
+            index += 1
+        return None if index < 0 else encoded.records[index]
 
     def _fault(self, segment: Segment) -> Exception:
         status, address, detail, low, high = self._core.runtime._fault()

@@ -79,6 +79,8 @@ class Tape:
     """First word of every record, for finding the one that failed."""
     records: list[Record | None]
     """The record at each start; None for the run loop's own."""
+    chains: set[int]
+    """Those of the starts at which records are done together, which have starts of their own as well."""
     results: Words
     """The words that hold the blocks of its `tape_malloc` records."""
 
@@ -231,6 +233,7 @@ class _Encoder:
         self.at = 0
         self.starts: list[int] = []
         self.records: list[Record | None] = []
+        self.chains: set[int] = set()
         self.arena: list[tuple[int, int]] = []
         self.inputs: dict[str, list[tuple[int, int]]] = {}
         self.weights: list[tuple[int, Value, int]] = []
@@ -265,10 +268,16 @@ class _Encoder:
                 self._bind(buffer, patches[buffer])
         for buffer in by_last.get(plan.start - 1, ()):
             self._free(self.earlier[buffer])
+        chains = dict(plan.chains)
+        last = -1
         for position, record in enumerate(plan.records, plan.start):
             for buffer in by_first.get(position, ()):
                 self._malloc(buffer, patches[buffer])
-            self._record(record)
+            if position in chains:
+                last = chains[position]
+                self._chain(plan.records[position - plan.start : last - plan.start + 1])
+            elif position > last:
+                self._record(record)
             for buffer in by_last.get(position, ()):
                 self._free(self.allocations.get(buffer) or self.earlier[buffer])
 
@@ -292,6 +301,24 @@ class _Encoder:
         signature = self.signature(kernel)
         assert signature is not None, kernel
         return signature.kernel
+
+    def _chain(self, records: Sequence[Record]) -> None:
+        """Records within one that does them together."""
+        at, chunk = self.at, len(self.chunks)
+        self.chains.add(at)
+        self._append(None, self._own("tape_chain"), records[0].units, b"")
+        shared, self.shared = self.shared, False
+        for record in records:
+            self._record(record)
+        self.shared = shared
+        length = self.at - at
+        if length > MAX_WORDS:
+            raise UnsupportedModelError(f"{records[0].node}: a chain of {length} words; the limit is {MAX_WORDS}")
+        kernel = self._own("tape_chain")
+        values = {v.root: v for r in records for v in r.values()}
+        if shared and sum(v.nbytes for v in values.values()) >= SHARED_BYTES:
+            kernel |= _SHARED
+        self.chunks[chunk] = HEADER.pack(kernel, length, records[0].units)
 
     def _record(self, record: Record) -> None:
         signature = self.signature(record.kernel)
@@ -350,6 +377,7 @@ class _Encoder:
             allocations=list(self.allocations.values()),
             starts=self.starts,
             records=self.records,
+            chains=self.chains,
             results=np.array([a.result for a in self.allocations.values()], np.uint32),
         )
 

@@ -46,7 +46,7 @@ def flat(cx: Context, kernel: str, x: Value, dtype: DType | None = None, **args:
     """y = f(x) element by element."""
     y = cx.out(x.shape, dtype or x.dtype, reuse=(x,) if dtype is None or dtype.bits == x.dtype.bits else ())
     if y.size:
-        cx.emit(kernel, units=cx.chunks(y), x=x, y=y, n=y.size, **args)
+        cx.emit(kernel, units=cx.chunks(y), x=x, y=y, n=y.size, **args).flat = True
     return y
 
 
@@ -66,7 +66,10 @@ def broadcast(
         names, tuple([v.shape for v in values]), tuple([v.dtype.itemsize for v in values]), shape, y.size, swaps
     )
     record: dict[str, Any] = {name: values[k] for name, k in zip(names, order, strict=True)}
-    return y, cx.emit(kernel, units=cx.chunks(y), **record, y=y, n=y.size, **numbers, **args, **lists)
+    emitted = cx.emit(kernel, units=cx.chunks(y), **record, y=y, n=y.size, **numbers, **args, **lists)
+    # Integers report a division by 0.
+    emitted.flat = dtype.is_float or not kernel.startswith(("div_", "mod_", "fmod_"))
+    return y, emitted
 
 
 @lru_cache(256)
