@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..context import Context, Record, Value
-from ..dtypes import F32, I8
-from .matmul import stored_flip, stored_scales
+from ..dtypes import F32
+from ._panels import stays
 
 
 class Geometry(NamedTuple):
@@ -114,48 +114,6 @@ def even(n: int, block: int) -> int:
 
 def axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
     return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
-
-
-def pack_rows(cx: Context, w: Value, m: int, k: int, scale: Value | None = None) -> Value:
-    """Weights [groups * m, k] in panels of 4 rows over all of k: [group][panel][k][4], rows scaled. What is stored in 8
-    bits stays so, and is widened in every run."""
-    rows = w.shape[0]
-    if scale is None and stays(w):
-        return _widened_rows(cx, w, m, k)
-
-    def make() -> Value:
-        unit = 4 if m % 4 == 0 or rows == m else m
-        packed = cx.out((rows // m * -(-m // 4), k, 4), F32)
-        cx.emit(
-            "pack_a4_f32_rows", units=-(-rows // unit), stream=("src", unit * k * 4),
-            src=w, dst=packed, scale=scale, rows=rows, k=k, unit=unit,
-        )  # fmt: skip
-        return packed
-
-    return cx.derived(f"conv_a4 {m} {scale is not None}", (w,) if scale is None else (w, scale), make)
-
-
-def stays(w: Value) -> bool:
-    q = w.quantized
-    return w.const and q is not None and not q.transposed and (q.per_tensor or q.axis == 0)
-
-
-def _widened_rows(cx: Context, w: Value, m: int, k: int) -> Value:
-    q, rows = w.quantized, w.shape[0]
-    assert q is not None
-    panels = rows // m * -(-m // 4)
-
-    def make() -> tuple[Value, Value]:
-        packed = cx.out((panels, k, 4), I8)
-        stream = ("src", 4 * k) if m % 4 == 0 or rows == m else None
-        cx.emit("pack_a4_i8_rows", units=panels, stream=stream, src=q.values, dst=packed, m=m, k=k, flip=stored_flip(q))
-        return packed, stored_scales(cx, q, rows // m, m, 4)
-
-    sources = [v for v in (q.values, q.scale, q.zero) if v is not None]
-    packed, scales = cx.derived(f"conv_a4_i8 {m} {k} {q.scale is None} {q.zero is None}", sources, make)
-    wide = cx.out((panels, k, 4), F32)
-    cx.emit("widen_a4_i8", units=panels, src=packed, rows=scales, dst=wide, k=k)
-    return wide
 
 
 def allow_affine(

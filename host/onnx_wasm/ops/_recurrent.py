@@ -17,7 +17,8 @@ from ..context import Context, Value
 from ..dtypes import BF16, F16, F32, F64, I32
 from ..errors import UnsupportedModelError
 from ._elementwise import cast
-from .matmul import TILE_BYTES, gemm, pack_columns
+from ._panels import pack_columns
+from .matmul import TILE_BYTES, gemm
 
 # Batch rows that walk the steps together: enough to make use of a panel of R while it is in the cache.
 GROUP = 16

@@ -6,7 +6,8 @@ import math
 from typing import Any, NamedTuple
 
 from ..context import Context, Value
-from ._convolution import Geometry, allow_affine, even, pack_rows
+from ._convolution import Geometry, allow_affine, even
+from ._panels import pack_rows
 from .matmul import TILE_BYTES
 
 # Costs in multiplications, by measurement: of six numbers brought to the points or back, and of a weight at one point.

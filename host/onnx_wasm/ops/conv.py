@@ -15,7 +15,8 @@ from ..context import Context, Value
 from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._convolution import Geometry, allow_affine, axes, check_weights, even, geometry, pack_rows
+from ._convolution import Geometry, allow_affine, axes, check_weights, even, geometry
+from ._panels import pack_rows
 from ._widen import widened
 from ._winograd import emit_filtered, filtering
 from .matmul import TILE_BYTES, split_k

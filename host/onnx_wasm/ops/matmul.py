@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..context import Context, Quantized, Record, Value
-from ..dtypes import F32, F64, I8, I32, I64, U32, U64
+from ..context import Context, Record, Value
+from ..dtypes import F32, F64, I32, I64, U32, U64
 from ..errors import UnsupportedModelError
 from ..layout import dense
 from ..registry import op
 from ..words import counted
 from ._attended import attended
 from ._operands import Operand, operand
+from ._panels import pack_columns, pack_stored, stored_columns
 from ._widen import widened
 
 # Sizes of the blocks that fit the first and second cache level.
@@ -246,7 +247,7 @@ def _emit(
         _emit_plain(cx, a, b, y, m, k, n, matrices, batch, trans_a, trans_b, alpha, c, beta, c_strides)
         return y
     operand, columns, b_bytes = b, None, k * n * 4
-    stored = _stored(b, k, n, trans_b) if alpha == 1 and not (n == 1 and m > 1) else None
+    stored = stored_columns(b, k, n, trans_b) if alpha == 1 and not (n == 1 and m > 1) else None
     if n == 1 and m > 1 and not trans_a:
         layout = LAYOUT_COLUMN
     elif stored is not None:
@@ -350,66 +351,6 @@ def _batch_words(batch: Sequence[Batch], a_unit: int, b_unit: int) -> list[int]:
         *(a * a_unit for _, a, _ in batch),
         *(b * b_unit for _, _, b in batch),
     ]
-
-
-def pack_columns(cx: Context, b: Value, k: int, n: int, transposed: bool, scale: float = 1.0) -> Value:
-    """A matrix, or several one after the other, in panels of 8 columns over all of k: [matrix][panel][k][8]."""
-
-    def make() -> Value:
-        matrices = b.size // (k * n)
-        packed = cx.out((matrices, -(-n // 8), k, 8), F32)
-        if transposed:
-            unit = 8 if n % 8 == 0 or matrices == 1 else n
-            rows = matrices * n
-            stream = ("src", unit * k * 4)
-            cx.emit(
-                "pack_b8t_f32_rows", units=-(-rows // unit), stream=stream,
-                src=b, dst=packed, k=k, rows=rows, unit=unit, scale=scale,
-            )  # fmt: skip
-        else:
-            stream = ("src", n * 4)
-            cx.emit("pack_b8_f32_rows", units=matrices * k, stream=stream, src=b, dst=packed, k=k, n=n, scale=scale)
-        return packed
-
-    return cx.derived(f"gemm_b8 {k} {n} {transposed} {scale}", (b,), make)
-
-
-def _stored(b: Value, k: int, n: int, trans_b: bool) -> Quantized | None:
-    """What a constant second operand is computed from, if its columns can be computed from that one by one."""
-    q = b.quantized
-    if q is None or b.shape != ((n, k) if trans_b else (k, n)) or q.values.size != k * n:
-        return None
-    return q if q.per_tensor or q.axis == (0 if trans_b else 1) else None
-
-
-def stored_scales(cx: Context, q: Quantized, matrices: int, n: int, width: int) -> Value:
-    """What panels of so many rows or columns are widened by: [panel][scale, zero][width]."""
-    scales = cx.out((matrices * -(-n // width), 2, width), F32)
-    cx.emit(
-        "stored_scales_f32", scale=q.scale, zero=q.zero, dst=scales, matrices=matrices, n=n, width=width,
-        step=0 if q.per_tensor else 1, flip=stored_flip(q),
-    )  # fmt: skip
-    return scales
-
-
-def stored_flip(q: Quantized) -> int:
-    """The bits that make i8 of what is stored; the zero is moved in the same way."""
-    return 0 if q.values.dtype is I8 else 0x80
-
-
-def pack_stored(cx: Context, q: Quantized, k: int, n: int, transposed: bool) -> tuple[Value, Value]:
-    """A matrix of 8 bits in panels of 8 columns over all of k, [panel][k][8] of i8, and by panel 8 scales and 8 zeros
-    of f32."""
-    by_rows = transposed != q.transposed
-
-    def make() -> tuple[Value, Value]:
-        packed = cx.out((-(-n // 8), k, 8), I8)
-        kernel, units, unit = ("pack_b8t_i8_rows", -(-n // 8), 8 * k) if by_rows else ("pack_b8_i8_rows", k, n)
-        cx.emit(kernel, units=units, stream=("src", unit), src=q.values, dst=packed, k=k, n=n, flip=stored_flip(q))
-        return packed, stored_scales(cx, q, 1, n, 8)
-
-    sources = [v for v in (q.values, q.scale, q.zero) if v is not None]
-    return cx.derived(f"gemm_b8_i8 {k} {n} {by_rows} {q.scale is None} {q.zero is None}", sources, make)
 
 
 def _emit_plain(
