@@ -39,7 +39,7 @@ from .heap_policy import PRESETS, HeapPolicy
 from .heap_view import HeapView
 from .memory_info import Growth, MemoryInfo
 from .options import SessionOptions
-from .program import ProfileEvent
+from .segment import ProfileEvent
 from .session import InferenceSession, PlanInfo, ValueMetadata
 from .tensor import Tensor
 from .verdicts import HeapDiff, LeakReport, Snapshot

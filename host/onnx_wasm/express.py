@@ -19,7 +19,8 @@ from .context import Value
 from .dtypes import DType
 from .feeds import Feeds
 from .plan import FOREVER
-from .program import Program, Segment
+from .program import Program
+from .segment import Segment
 from .tensor import Tensor
 
 Array = NDArray[Any]

@@ -7,34 +7,41 @@ shapes is kept between lowerings (prepare.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import dtypes
 from .context import Context, HostView, Item, NeedsValueError, Origin, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
 from .functions import body_of
-from .model import Graph, Initializer, Node, ValueInfo
+from .items import (
+    MAX_AT_ONCE,
+    are_ready,
+    as_array,
+    is_foldable,
+    is_small_known,
+    is_string,
+    listed,
+    named,
+    settle,
+    values_of,
+    weight_of,
+)
+from .model import Graph, Node, ValueInfo
 from .ops.transpose import permute
 from .prepare import LoweringCache, Prepared, Step, steps
 from .registry import OpDef
-from .signatures import misfit
+from .signatures import check_call, misfit
 from .transposes import untransposed
 from .words import counted
 
 Array = NDArray[Any]
-# Integer tensors up to this size take part in shape arithmetic on the host.
-MAX_KNOWN = 4096
-# Values up to this size are computed while lowering, if all that they depend on is known.
-MAX_AT_ONCE = 64
 # Iterations that depend on no data are unrolled; past this the host's memory would be at risk.
 MAX_RECORDS = 1 << 22
-_COUNTING = frozenset(d for d in dtypes.ALL if d.is_integer or d is dtypes.BOOL)
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
 """What an op, or numpy in its hands, raises on attributes and inputs that it did not expect."""
 Asking = Generator[Value, Array, Any]
@@ -71,14 +78,14 @@ class _Scope:
             return value
         graph = self.prepared.graph
         if name in graph.initializers:
-            value = self.prepared.weights[name] = _weight(graph.initializers[name])
+            value = self.prepared.weights[name] = weight_of(graph.initializers[name])
             return value
         if self.parent is None:
             raise InvalidModelError(f"{graph.where}: {name!r} is not computed before it is used")
         item = self.parent.find(name)
         if isinstance(item, Value):
             # A graph that may run many times must not change what was computed once.
-            _settle(item)
+            settle(item)
         return item
 
 
@@ -122,7 +129,7 @@ class Lowering:
         found: set[Value] = set()
         for scope in self._scopes:
             for item in (*scope.items.values(), *scope.args, *scope.keep):
-                found.update(v.root for v in _values(item))
+                found.update(v.root for v in values_of(item))
         return found
 
     def _graph(
@@ -136,7 +143,7 @@ class Lowering:
         for name, item in inputs.items():
             # What the graph around this one counts as a single use may be several in here, or in several iterations.
             if isinstance(item, Value) and not (isolated and prepared.uses[name] == 1):
-                _settle(item)
+                settle(item)
         self._scopes.append(scope)
         for step in steps(prepared, fetches):
             if step.node.index in prepared.settled:
@@ -167,7 +174,7 @@ class Lowering:
         kinds = self._fits(scope, step, form, args)
         if STRING in kinds or HostView in kinds:
             return None
-        if _are_ready(args):
+        if are_ready(args):
             ready = self._fold(form, args)
             if ready is None and step.pure:
                 ready = self._without_run(scope, step, form, args)
@@ -188,7 +195,7 @@ class Lowering:
             mark = cx.begin()
             result = permute(cx, result, result.shape, before[1])
             cx.end(mark)
-        return _list(result)
+        return listed(result)
 
     def _node(self, scope: _Scope, step: Step, args: list[Item | None]) -> Asking:
         """The results of any node."""
@@ -202,10 +209,10 @@ class Lowering:
             results = yield from self._expand(scope, node, args)
         else:
             self._fits(scope, step, form, args)
-            folded = self._fold(form, args) if _are_ready(args) else None
+            folded = self._fold(form, args) if are_ready(args) else None
             if folded is not None:
                 results = folded
-            elif form.name in _MOVING and not form.domain and any(map(_is_string, args)):
+            elif form.name in _MOVING and not form.domain and any(map(is_string, args)):
                 results = yield from self._move_strings(scope, step, form, args)
             else:
                 results = yield from self._call(scope, step, form, args)
@@ -220,7 +227,7 @@ class Lowering:
         node = step.node
         kinds = (node.index, scope.checked, *[a.dtype if isinstance(a, Value) else type(a) for a in args])
         if kinds not in scope.prepared.fitting:
-            _check_call(self.context, form, args)
+            check_call(self.context, form, args)
             wrong = misfit(node.op_type, step.opset, args) if scope.checked and not node.domain else None
             if wrong is not None:
                 self.context.fail(wrong, InvalidModelError)
@@ -236,7 +243,7 @@ class Lowering:
         for item in args:
             if item is None:
                 arrays.append(None)
-            elif isinstance(item, Value) and item.known is not None and _is_foldable(item):
+            elif isinstance(item, Value) and item.known is not None and is_foldable(item):
                 arrays.append(item.known)
                 const = const and item.const
             else:
@@ -250,7 +257,7 @@ class Lowering:
             return None
         values: list[Item | None] = []
         for array in folded if isinstance(folded, tuple) else (folded,):
-            value = self.context.known(_array(array))
+            value = self.context.known(as_array(array))
             value.const = const
             values.append(value)
         return values
@@ -263,7 +270,7 @@ class Lowering:
         made = view.convert(*arrays)
         if not isinstance(made, np.ndarray):
             self.context.fail(f"input {name!r} is no tensor", UnsupportedModelError)
-        value = self.context.known(_array(made))
+        value = self.context.known(as_array(made))
         if name in scope.items:
             scope.items[name] = value
         return value
@@ -284,13 +291,13 @@ class Lowering:
         scope.args = numbered
         strings = np.concatenate(pool)
         moved = yield from self._call(scope, step, form, numbered)
-        return [_named(strings, m) if isinstance(m, Value) else None for m in moved]
+        return [named(strings, m) if isinstance(m, Value) else None for m in moved]
 
     def _call(
         self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]
     ) -> Generator[Value, Array, list[Item | None]]:
         cx = self.context
-        if step.pure and _are_ready(args):
+        if step.pure and are_ready(args):
             ready = self._without_run(scope, step, form, args)
             if ready is not None:
                 return ready
@@ -298,7 +305,7 @@ class Lowering:
             mark = len(cx.records)
             try:
                 result = self._once(step, form, args)
-                return _list((yield from self._drive(scope, result)) if form.generator else result)
+                return listed((yield from self._drive(scope, result)) if form.generator else result)
             except NeedsValueError as error:
                 # The op reads before it emits, so it can be asked again.
                 del cx.records[mark:]
@@ -328,7 +335,7 @@ class Lowering:
         if evaluate is None:
             return None
         for item in args:
-            if item is not None and not _is_small_known(item):
+            if item is not None and not is_small_known(item):
                 return None
         made = self.context.aside(lambda: self._finish(step, form, args))
         if not all(v is None or (isinstance(v, Value) and v.size <= MAX_AT_ONCE and v.dtype.bits >= 8) for v in made):
@@ -345,13 +352,13 @@ class Lowering:
         """The results of an op on constants; one that is a generator gets its answers at once."""
         result = self._once(step, form, args)
         if not form.generator:
-            return _list(result)
+            return listed(result)
         reply: Any = None
         while True:
             try:
                 request = result.send(reply)
             except StopIteration as stop:
-                return _list(stop.value)
+                return listed(stop.value)
             except _MISTAKES as error:
                 self._refuse(error, args)
             reply = self.context.read(self._asked(request))
@@ -481,85 +488,3 @@ class Lowering:
             item.origin = Origin(step.node, step.opset, args, len(self.context.records))
         elif isinstance(first, Value) and first.uses == 1:
             item.origin = first.origin
-
-
-def _array(array: Any) -> Array:
-    made = np.asarray(array)
-    return made.astype(object) if made.dtype.kind in "US" else made
-
-
-def _settle(value: Value) -> None:
-    """Let nothing change how a value is computed."""
-    value.producer = value.view = value.origin = None
-
-
-def _named(strings: Array, numbers: Value) -> Item:
-    """The strings of these numbers; a view, if only a run can tell the numbers."""
-    if numbers.known is None:
-        return HostView((numbers,), strings.take)
-    value = Value(numbers.shape, STRING)
-    value.known = strings.take(numbers.known)
-    return value
-
-
-def _is_string(item: Item | None) -> bool:
-    return isinstance(item, Value) and item.dtype is STRING
-
-
-def _list(result: Any) -> list[Item | None]:
-    return list(result) if isinstance(result, tuple) else [result]
-
-
-def _values(item: Item | None) -> Iterable[Value]:
-    if isinstance(item, Value):
-        return (item,)
-    if isinstance(item, TensorSequence):
-        return item.elements
-    return item.sources if isinstance(item, HostView) else ()
-
-
-def _weight(initializer: Initializer) -> Value:
-    value = Value(initializer.shape, initializer.dtype, name=initializer.name, const=True)
-    value.source = initializer
-    if initializer.dtype is STRING or (_is_small_integer(value) and initializer.dtype.bits >= 8):
-        value.known = initializer.array()
-    return value
-
-
-def _are_ready(args: Sequence[Item | None]) -> bool:
-    """Whether there is nothing among a node's inputs that only a run can tell."""
-    for item in args:
-        if item is not None and not (isinstance(item, Value) and (item.known is not None or item.const)):
-            return False
-    return True
-
-
-def _is_small_integer(value: Value) -> bool:
-    return value.dtype in _COUNTING and value.size <= MAX_KNOWN
-
-
-def _is_small_known(item: Item) -> bool:
-    if not isinstance(item, Value) or item.dtype is STRING or item.dtype.bits < 8 or item.size > MAX_AT_ONCE:
-        return False
-    return item.known is not None or item.const
-
-
-def _is_foldable(value: Value) -> bool:
-    """Contents that the host works with: shape arithmetic, and strings, which it holds."""
-    return value.known is not None and (_is_small_integer(value) or value.dtype is STRING)
-
-
-def _check_call(cx: Context, form: OpDef, args: Sequence[Item | None]) -> None:
-    attributes = cx.node.attributes
-    if not form.attributes.issuperset(attributes):
-        unknown = sorted(set(attributes) - form.attributes)
-        cx.fail(f"unknown attributes {unknown}; {form.name}-{form.since} has {sorted(form.attributes)}")
-    if not form.required_attributes.issubset(attributes):
-        cx.fail(f"missing attributes {sorted(form.required_attributes - set(attributes))}")
-    if len(args) > len(form.inputs) and not form.variadic:
-        cx.fail(f"{len(args)} inputs; {form.name}-{form.since} takes at most {len(form.inputs)}")
-    if form.variadic and None in args[len(form.inputs) :]:
-        cx.fail(f"input {args.index(None, len(form.inputs))} is not given")
-    present = sum(a is not None for a in args[: form.required])
-    if present < form.required:
-        cx.fail(f"{present} of the {form.required} required inputs given ({', '.join(form.inputs[: form.required])})")

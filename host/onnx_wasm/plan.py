@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from .context import HostView, Item, Record, TensorSequence, Value
+from .context import HostView, Record, TensorSequence, Value
 from .dtypes import STRING
+from .items import values_of
 from .lower import Lowering
 
 ALIGNMENT = 64
@@ -99,7 +100,7 @@ class Planner:
     def __init__(self, lowering: Lowering, *, chained: bool = True) -> None:
         self._lowering = lowering
         self._chained = chained
-        self._inputs = {v.root for item in lowering.inputs.values() for v in _values(item)}
+        self._inputs = {v.root for item in lowering.inputs.values() for v in values_of(item)}
         self._buffers: dict[Value, Buffer] = {}
         self._position = 0
         self._pinned: list[Buffer] = []
@@ -207,12 +208,6 @@ def _needed(records: Sequence[Record], roots: set[Value]) -> tuple[list[Record],
         kept.append(record)
         values.append(mentioned)
     return kept[::-1], values[::-1]
-
-
-def _values(item: Item) -> tuple[Value, ...]:
-    if isinstance(item, Value):
-        return (item,)
-    return item.elements if isinstance(item, TensorSequence) else ()
 
 
 def _merge_in_place(

@@ -8,10 +8,9 @@ run.
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,116 +18,20 @@ from numpy.typing import NDArray
 
 from . import engine, tape
 from .blocks import Block, Tag
-from .context import EmptyOptional, HostView, Item, Record, TensorSequence, Value
+from .context import Array, EmptyOptional, HostView, Item, Record, TensorSequence, Value
 from .errors import FeedError, KernelTrapError
 from .faults import OUT_OF_MEMORY, fault_error, where
 from .feeds import Feeds
-from .heap import Runtime
 from .lower import Lowering
-from .plan import Buffer, Place, Planner, SegmentPlan
-from .prepare import LoweringCache
+from .plan import Buffer, Place, Planner
+from .segment import Core, NeedsInputError, Segment, answer_key, kernel_signature, own_kernel
 from .tape import Allocation, Tape
 from .tensor import Tensor
-from .weights import Weights
 
-Array = NDArray[Any]
 Result = Tensor | list[Any] | dict[Any, Any] | None
 # How many different answers to one question keep their segment.
 _MAX_CHILDREN = 16
 _LIMIT = 1 << 32
-
-
-@dataclass(frozen=True)
-class ProfileEvent:
-    """One record of a profiled run."""
-
-    node: str
-    """Its name, or its place in the graph where it has none."""
-    op_type: str
-    kernel: str
-    milliseconds: float
-    run: int
-    """The number of the run, from 0, since profiling was started."""
-
-
-@dataclass(eq=False)
-class Core:
-    """What the programs of a session share."""
-
-    runtime: Runtime
-    cache: LoweringCache
-    weights: Weights
-    name: str
-    planned: bool
-    fuse: bool
-    events: list[ProfileEvent] | None = None
-    profiled: int = 0
-    """How many runs have begun since profiling was started."""
-    runs: int = 0
-    staging: dict[str, Block] = field(default_factory=dict)
-    """Where arrays are copied to, by tensor name; as large as the largest so far. Runs are serial, so all programs
-    use the same."""
-
-    def enter(self, record: Record, milliseconds: float) -> None:
-        """Enter a record that a profiled run has done."""
-        node = record.node
-        name = node.name or f"node {node.index}"
-        assert self.events is not None
-        self.events.append(ProfileEvent(name, node.op_type, record.kernel, milliseconds, self.profiled - 1))
-
-    def release_staging(self) -> None:
-        """Give the staging back. The gate must be held."""
-        for block in self.staging.values():
-            self.runtime._release(block)
-        self.staging.clear()
-
-
-class NeedsInputError(Exception):
-    """A plan depends on the contents of an input, which must join the key of programs."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-
-@dataclass(eq=False)
-class Segment:
-    """A tape in the heap, and what comes after it."""
-
-    parent: Segment | None
-    plan: SegmentPlan
-    tape: Tape
-    block: Block
-    asked: Value | None
-    answer: Array | None = None
-    """What the parent's question was answered with."""
-    allocations: dict[Buffer, Allocation] = field(default_factory=dict)
-    """Those of this segment and all before it."""
-    children: OrderedDict[Any, Segment] = field(default_factory=OrderedDict)
-    bound: dict[str, int] = field(default_factory=dict)
-    arena_address: int = -1
-
-    def after(self, answer: Array) -> Segment | None:
-        """The segment that an answer to this one's question leads to, if there is one; it was then the latest."""
-        key = answer_key(answer)
-        child = self.children.get(key)
-        if child is not None:
-            self.children.move_to_end(key)
-        return child
-
-    def path(self) -> list[Segment]:
-        """From the first segment to this one."""
-        found = [self]
-        while found[-1].parent is not None:
-            found.append(found[-1].parent)
-        return found[::-1]
-
-    def tree(self) -> list[Segment]:
-        """This segment and all after it."""
-        found = [self]
-        for segment in found:
-            found.extend(segment.children.values())
-        return found
 
 
 @dataclass(eq=False)
@@ -186,7 +89,7 @@ class Program:
         if plan.arena_bytes >= _LIMIT:
             raise core.runtime._out_of_memory(plan.arena_bytes, "intermediate tensors")
         shared = core.runtime.threads > 1
-        encoded, relocate = tape.encode(plan, _signature, work.allocations, planned=core.planned, shared=shared)
+        encoded, relocate = tape.encode(plan, kernel_signature, work.allocations, planned=core.planned, shared=shared)
         work.allocations.update({a.buffer: a for a in encoded.allocations})
         if again is not None:
             relocate(again.block.address)
@@ -388,14 +291,14 @@ class Program:
             if here in encoded.chains:
                 continue
             before = time.perf_counter()
-            if kernel == _own("tape_free"):
+            if kernel == own_kernel("tape_free"):
                 allocation = by_address[int(words[here + 2])]
                 address = int(runtime._words[allocation.block_word])
                 runtime._words[allocation.block_word] = 0
                 node = self._node(encoded, i - 1, -1)
                 allocator.give(address, allocation.buffer.nbytes, node=node, **self._purpose(allocation))
                 continue
-            if kernel == _own("tape_malloc"):
+            if kernel == own_kernel("tape_malloc"):
                 allocation = by_address[first + 4 * here]
                 if not words[allocation.result]:
                     node = self._node(encoded, i, 1)
@@ -528,24 +431,6 @@ class Program:
             words[encoded.results] = 0
 
 
-def answer_key(answer: Array) -> tuple[Any, ...]:
-    """What tells the segments apart that may follow a question."""
-    return answer.shape, answer.tobytes() if answer.dtype != object else tuple(answer.reshape(-1).tolist())
-
-
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     """Whether two (address, bytes) share memory."""
     return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]
-
-
-@cache
-def _own(kernel: str) -> int:
-    """The id of one of the run loop's own kernels."""
-    return engine.manifest().kernels[kernel].id
-
-
-@cache
-def _signature(kernel: str) -> tape.Signature | None:
-    """How a kernel's records are written, or None for one that the module does not have."""
-    found = engine.manifest().kernels.get(kernel)
-    return None if found is None else tape.signature(found.id, found.args)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from . import dtypes
 from .memory_info import MemoryInfo
-from .program import ProfileEvent
+from .segment import ProfileEvent
 from .session import PlanInfo
 from .tensor import Tensor
 from .words import counted

@@ -33,7 +33,8 @@ from .heap import Runtime, default_runtime
 from .model import Dimension, Graph, ValueInfo
 from .options import SessionOptions
 from .prepare import LoweringCache, prepare
-from .program import Core, NeedsInputError, ProfileEvent, Program, Result
+from .program import Program, Result
+from .segment import Core, NeedsInputError, ProfileEvent
 from .tensor import Tensor
 from .verdicts import SessionInfo
 from .weights import Weights

@@ -14,7 +14,8 @@ import onnx
 from onnx import defs
 
 from . import dtypes
-from .context import Item, Value
+from .context import Context, Item, Value
+from .registry import OpDef
 
 _TEXT = {d.onnx: f"tensor({onnx.TensorProto.DataType.Name(d.onnx).lower()})" for d in dtypes.ALL}
 # Before, operators took shapes and counts as tensors of their own type.
@@ -79,3 +80,20 @@ def misfit(op_type: str, opset: int, args: Sequence[Item | None]) -> str | None:
                     f"inputs {first[1]} and {parameter.name} must have one type, got {_NAMES[first[0]]} and {arg.dtype}"
                 )
     return None
+
+
+def check_call(cx: Context, form: OpDef, args: Sequence[Item | None]) -> None:
+    """Fail unless the node in hand has the attributes and as many inputs as its operator's form takes."""
+    attributes = cx.node.attributes
+    if not form.attributes.issuperset(attributes):
+        unknown = sorted(set(attributes) - form.attributes)
+        cx.fail(f"unknown attributes {unknown}; {form.name}-{form.since} has {sorted(form.attributes)}")
+    if not form.required_attributes.issubset(attributes):
+        cx.fail(f"missing attributes {sorted(form.required_attributes - set(attributes))}")
+    if len(args) > len(form.inputs) and not form.variadic:
+        cx.fail(f"{len(args)} inputs; {form.name}-{form.since} takes at most {len(form.inputs)}")
+    if form.variadic and None in args[len(form.inputs) :]:
+        cx.fail(f"input {args.index(None, len(form.inputs))} is not given")
+    present = sum(a is not None for a in args[: form.required])
+    if present < form.required:
+        cx.fail(f"{present} of the {form.required} required inputs given ({', '.join(form.inputs[: form.required])})")
