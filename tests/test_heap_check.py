@@ -18,12 +18,12 @@ class Broken:
     """A heap with free chunks of every kind, each between blocks in use; names are chunk addresses.
 
     small: two of 48 bytes, ``small2`` binned last. ring: two of 1008 bytes, ``ring1`` in the tree with
-    ``leaf`` (1208) below it. victim: dv.
+    ``leaf`` (904) below it. victim: dv.
     """
 
     def __init__(self) -> None:
         self.heap = heap = at_trace_start()
-        sizes = {"small1": 40, "small2": 40, "ring1": 1000, "ring2": 1000, "leaf": 1200, "victim": 400}
+        sizes = {"small1": 40, "small2": 40, "ring1": 1000, "ring2": 1000, "leaf": 900, "victim": 400}
         blocks = {}
         for name, size in sizes.items():
             blocks[name] = heap.malloc(size)
@@ -91,6 +91,7 @@ BREAKS: dict[str, tuple[Callable[[Broken], None], int, str | None]] = {
     "other size in a bin": (wrong_bin, 7, "small2"),
     "small map": (lambda b: b.xor(layout.SMALL_MAP, 1 << 6), 8, None),
     "large map": (lambda b: b.xor(layout.LARGE_MAP, 1 << 9), 8, None),
+    "quarters of an octave": (lambda b: b.xor(layout.QUARTERS + 8, 1 << 3), 8, None),
     "end of a bin cut off": (lose_small1, 9, "small1"),
     "head of a bin cut off": (lose_small2, 9, "small2"),
     "dv size": (lambda b: b.xor(layout.DV_SIZE, 8), 10, "victim"),

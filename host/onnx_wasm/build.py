@@ -13,10 +13,12 @@ package. What it writes into ``_wasm/``:
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import wasmtime
@@ -36,6 +38,12 @@ ARGUMENT_TYPES: dict[str, tuple[str, str, int]] = {
 MAX_KERNELS = 1 << 15  # the upper bit of the id says that a record is worth sharing between threads
 HEADER_WORDS = 2  # kernel id | length << 16, units
 _LOCAL = re.compile(r"\(local (\$[^\s)]+) ([^\s)]+)\)")
+_PARAMETER = re.compile(r"\(param (\$[^\s)]+) ([^\s)]+)\)")
+_RESULT = re.compile(r"\(result [^)]+\)")
+_LABEL = re.compile(r"\((?:block|loop|if) (\$[^\s()]+)")
+_CALL = re.compile(r"\(call \$([^\s()]+)")
+_COMMENT = re.compile(r";;[^\n]*")
+_PLACE = re.compile(r"\{\{(\w+)\}\}\n")
 
 VARIANTS = {"relaxed": True, "strict": False}
 
@@ -44,11 +52,34 @@ class TemplateError(Exception):
     """A template breaks a rule of the kernel ABI."""
 
 
+class Inlined(NamedTuple):
+    """A function that has no code of its own: its body stands in for each call."""
+
+    signature: str
+    body: str
+
+    def expand(self, body: str, arguments: list[str], suffix: str) -> str:
+        """The code for one call; ``body`` is the function's, after expansion. The suffix ends the function's names."""
+        parameters, variables = _PARAMETER.findall(self.signature), _LOCAL.findall(self.body)
+        own = {name for name, _ in parameters + variables} | set(_LABEL.findall(self.body))
+        body = re.sub(r"(?<!call )\$[^\s()]+", lambda m: m[0] + suffix if m[0] in own else m[0], body)
+        body = body.replace("(return", f"(br $return{suffix}")
+        # The call may be in a loop: each time its variables must be 0 at first.
+        values = [*arguments, *(f"({kind}.const 0)" for _, kind in variables)]
+        names = parameters + variables
+        declared = " ".join(f"(local {name}{suffix} {kind})" for name, kind in parameters)
+        sets = " ".join(f"(local.set {n}{suffix} {value})" for (n, _), value in zip(names, values, strict=True))
+        result = _RESULT.search(self.signature)
+        return f"(block $return{suffix} {result[0] if result else ''} {declared}\n{sets}\n{body})"
+
+
 class KernelTable:
     """The kernels of one render, in table order, and the ``kernel`` macro that adds them."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, dict[str, str]] = {}
+        self.functions: dict[str, tuple[str, str]] = {}
+        self.inlined: dict[str, Inlined] = {}
 
     def kernel(self, name: str, caller: Any = None, **args: str) -> str:
         """Emit one kernel: a function of type ``(rec, begin, end)`` that loads its arguments."""
@@ -81,8 +112,59 @@ class KernelTable:
 
     def function(self, name: str, signature: str, caller: Any) -> str:
         """Emit a plain function whose locals may be declared anywhere in its body."""
-        body, hoisted = hoist_locals(caller())
+        # `link` puts its code here: what it calls may be defined later.
+        self.functions[name] = signature, caller()
+        return f"{{{{{name}}}}}\n"
+
+    def inline(self, name: str, signature: str, caller: Any) -> str:
+        """Define a function that each ``function`` has a copy of wherever it calls it: the engine inlines nothing.
+
+        Its arguments are expressions in parentheses, its locals numbers. Kernels cannot call it.
+        """
+        self.inlined[name] = Inlined(signature, _COMMENT.sub("", caller()))
+        return ""
+
+    def link(self, text: str) -> str:
+        """``text`` with the code of all functions in it."""
+        return _PLACE.sub(lambda place: self._code(place[1]), text)
+
+    def _code(self, name: str) -> str:
+        signature, body = self.functions[name]
+        body, hoisted = hoist_locals(self._expand(body, itertools.count(1), [name]))
         return f"(func ${name} {signature}\n  {' '.join(hoisted)}\n{body})\n"
+
+    def _expand(self, text: str, numbers: Iterator[int], within: list[str]) -> str:
+        parts, at = [], 0
+        for call in _CALL.finditer(text):
+            if call.start() < at or (function := self.inlined.get(call[1])) is None:
+                continue
+            if call[1] in within:
+                raise TemplateError(f"inlined functions call each other: {' '.join([*within, call[1]])}")
+            arguments, end = _expressions(text, call.end())
+            if len(arguments) != len(_PARAMETER.findall(function.signature)):
+                raise TemplateError(f"{within[-1]} calls {call[1]} with other arguments than {function.signature}")
+            arguments = [self._expand(a, numbers, within) for a in arguments]
+            body = self._expand(function.body, numbers, [*within, call[1]])
+            parts += [text[at : call.start()], function.expand(body, arguments, f".{next(numbers)}")]
+            at = end + 1
+        return "".join(parts) + text[at:]
+
+
+def _expressions(text: str, at: int) -> tuple[list[str], int]:
+    """The expressions from ``at`` on, and where the parenthesis stands that closes the one they are in."""
+    found, depth = [], 0
+    for parenthesis in re.finditer(r";;[^\n]*|[()]", text[at:]):
+        if parenthesis[0] == "(":
+            depth += 1
+            if depth == 1:
+                start = at + parenthesis.start()
+        elif parenthesis[0] == ")":
+            depth -= 1
+            if depth == 0:
+                found.append(text[start : at + parenthesis.end()])
+            elif depth < 0:
+                return found, at + parenthesis.start()
+    raise TemplateError(f"a parenthesis is not closed: {text[at : at + 80]}")
 
 
 def hoist_locals(body: str, reserved: frozenset[str] | set[str] = frozenset()) -> tuple[str, list[str]]:
@@ -107,7 +189,7 @@ def render(root: Path, *, relaxed: bool) -> tuple[str, dict[str, dict[str, str]]
         extensions=["jinja2.ext.do"],
     )
     table = KernelTable()
-    env.globals.update(kernel=table.kernel, function=table.function, relaxed=relaxed, fail=_fail)
+    env.globals.update(kernel=table.kernel, function=table.function, inline=table.inline, relaxed=relaxed, fail=_fail)
     parts = []
     for folder in ("wasm", "kernels_wat"):
         for path in sorted((root / folder).glob("*.wat.j2")):
@@ -117,7 +199,7 @@ def render(root: Path, *, relaxed: bool) -> tuple[str, dict[str, dict[str, str]]
         raise TemplateError(f"{len(table.kernels)} kernels; a record can name {MAX_KERNELS}")
     module = env.get_template("module.wat.j2")
     text = module.render(functions="\n".join(parts), kernels=list(table.kernels), build_hash="{build_hash}")
-    return text, table.kernels
+    return table.link(text), table.kernels
 
 
 def _fail(message: str) -> str:

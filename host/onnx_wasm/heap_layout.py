@@ -41,6 +41,8 @@ WALK_FREE_CHUNKS = 368
 WALK_BINNED = 372
 BAD_CHUNK = 376
 
+QUARTERS = 416
+"""A byte for each octave of large sizes."""
 SMALL_BINS = 512
 LARGE_TREES = 640
 GROWTH_LOG = 1024
