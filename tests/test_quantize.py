@@ -308,6 +308,12 @@ def test_zero_point_of_another_type(harness: Harness) -> None:
         harness.op(dequantize_linear, [x, scale, np.array(1, np.uint8)])
 
 
+@pytest.mark.parametrize("n", [0, 3])
+def test_scale_of_integers(harness: Harness, n: int) -> None:
+    with pytest.raises(ShapeError, match="must be float32 or a shorter float type"):
+        harness.op(dequantize_linear, [integers((n,), np.int8), np.array(1, np.int64)])
+
+
 def test_models_with_quantized_weights_and_activations() -> None:
     weights = {
         "w": RNG.integers(-8, 8, (32, 16)).astype(ml_dtypes.int4),

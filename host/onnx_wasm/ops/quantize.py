@@ -132,6 +132,7 @@ def dequantize(
     if zero is not None and zero.dtype is not x.dtype:
         cx.fail(f"the zero point is {zero.dtype}, the input {x.dtype}")
     walk: dict[str, Any] = _walk(cx, x, scale, zero, axis, block)
+    wide_scale = as_f32(cx, scale)
     y = cx.out(x.shape, dtype)
     if not y.size:
         return y
@@ -142,7 +143,7 @@ def dequantize(
     x, zero = wide(cx, x), None if zero is None else wide(cx, zero)
     cx.emit(
         f"dequantize_{x.dtype.short}_{dtype.short}", units=cx.chunks(x),
-        x=x, scale=as_f32(cx, scale), zero=zero, y=y, n=x.size, **walk,
+        x=x, scale=wide_scale, zero=zero, y=y, n=x.size, **walk,
     )  # fmt: skip
     return y
 
