@@ -449,6 +449,8 @@ STRICTER = [
     ("is longer than axis", "native leaves out what a condition of Compress has too many"),
     ("is none of none, add", "native takes an unknown reduction for none"),
     ("cannot be joined along axis", "native leaves empty tensors out of a Concat, whatever their shape"),
+    (r"new_axis is -?\d+, must be 0 or 1", "native takes any other number for 1"),
+    (r"Resize .* (scales|sizes) of shape \[1, \d+\]", "native takes as many scales as there are axes, of any shape"),
     (r"TopK .* k is -?\d{10,}", "native takes the lower 32 bits of how many elements TopK is to find"),
     (r"CumSum .* axis -?\d+ out of range", "native looks at no axis where there is nothing to sum"),
     (r"GroupNormalization .* must have shape \[1\]", "native takes a scalar for a vector of one element"),
