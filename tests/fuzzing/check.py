@@ -13,7 +13,7 @@ import numpy as np
 
 import onnx_wasm as ort
 
-from .builder import FLOATS, Case
+from .builder import FLOATS, Case, Tensor
 from .deviations import LOOSER, MISSING, STRICTER
 from .native import NativeCrash, native
 from .peers import Array, Elements, NoPeer, Question, Refused, ask, made, reference, watch, wrong
@@ -152,6 +152,7 @@ def _shake(array: Any, random: np.random.Generator) -> Any:
 
 def _compare(case: Case, fuse: str, got: Arrays, expected: Arrays, *, main: bool) -> None:
     exact = {n: t.exact for t in case.outputs for n in flat({t.name: t.array})}
+    kinds = {n: _kind(case, t) for t in case.outputs for n in flat({t.name: t.array})}
     replays: list[dict[str, Array]] | None = None
     if got.keys() != expected.keys():
         _fail(case, f"[{fuse}] gives {sorted(got)}, not {sorted(expected)}")
@@ -159,7 +160,7 @@ def _compare(case: Case, fuse: str, got: Arrays, expected: Arrays, *, main: bool
         array = got[name]
         if array.dtype != wanted.dtype or array.shape != wanted.shape:
             _fail(case, f"[{fuse}] {name} is {array.dtype}{list(array.shape)}, not {wanted.dtype}{list(wanted.shape)}")
-        bad = ~_close(array, wanted, exact[name])
+        bad = ~_close(array, wanted, exact[name], kinds[name])
         if not bad.any():
             continue
         if not exact[name] and main:
@@ -191,7 +192,18 @@ def _largest(array: Array) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def _close(got: Array, wanted: Array, exact: bool) -> Array:
+def _kind(case: Case, output: Tensor) -> str:
+    """The least exact type of floats among an output and what it is computed from."""
+    found, names = [output.dtype], {output.name}
+    for step in reversed(case.steps):
+        if not names.isdisjoint(t.name for t in step.outputs):
+            names |= step.reads.keys()
+            found += [t.dtype for t in step.reads.values()]
+    kinds = (k.removeprefix("sequence(").removesuffix(")") for k in found)
+    return max((k for k in kinds if k in RTOL), key=RTOL.__getitem__, default="")
+
+
+def _close(got: Array, wanted: Array, exact: bool, least: str = "") -> Array:
     kind = wanted.dtype.name
     if exact or kind not in FLOATS:
         same = got == wanted
@@ -200,6 +212,7 @@ def _close(got: Array, wanted: Array, exact: bool) -> Array:
             same |= np.abs(got.astype(int) - wanted.astype(int)) <= 1
         return np.asarray(same | (_nan(got) & _nan(wanted)) if kind in FLOATS else same)
     tiny = float(ml_dtypes.finfo(wanted.dtype).tiny)
+    kind = least or kind
     with np.errstate(all="ignore"):
         return np.asarray(
             np.isclose(
