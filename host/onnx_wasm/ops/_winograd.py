@@ -72,7 +72,7 @@ class Filtering(NamedTuple):
     """Tiles of a block; of the image where inputs come first."""
     per_image: int
     """Units of an image."""
-    cost: float
+    cost: float = math.inf
     """In multiplications of the plain product."""
 
     @property
@@ -112,34 +112,27 @@ def _filtered(way: Way, g: Geometry, images: int, group: int, channels: int, m: 
     panel, tile = _panel_bytes(way, channels), _tile_bytes(way, channels)
     all_tiles, all_weights = images * _round(tiles_h * tiles_w) * tile, group * -(-m // 4) * panel
     if all_tiles <= min(all_weights, budget):
-        return _counted(way, images, channels, m, True, False, tiles_h, tiles_w, -(-m // 8), 1)
+        how = Filtering(way, True, False, tiles_h, tiles_w, -(-m // 8))
+        return how._replace(cost=_cost(how, images, channels, m))
     weights_first = all_weights <= budget
     most = (BYTES if weights_first else budget) // tile
     if weights_first:
         most = min(most, _round(-(-images * tiles_h * tiles_w // UNITS)))
     rows, cols = _block(tiles_h, tiles_w, most)
     blocks = -(-tiles_h // rows) * -(-tiles_w // cols)
-    return _counted(way, images, channels, m, False, weights_first, rows, cols, blocks, blocks)
+    how = Filtering(way, False, weights_first, rows, cols, blocks)
+    return how._replace(cost=_cost(how, images * blocks, channels, m))
 
 
-def _counted(
-    way: Way,
-    images: int,
-    channels: int,
-    m: int,
-    inputs_first: bool,
-    weights_first: bool,
-    rows: int,
-    cols: int,
-    per_image: int,
-    blocks: int,
-) -> Filtering:
+def _cost(how: Filtering, blocks: int, channels: int, m: int) -> float:
+    """Of so many blocks of tiles, in multiplications of the plain product."""
+    way = how.way
     there, back = ((12, 10 if way.r == 3 else 7), (1.8, 1), (1.7, 1))[way.along]
-    tiles = images * blocks * _round(rows * cols)
+    tiles = blocks * _round(how.rows * how.cols)
     products = way.points * (channels + PRODUCT) * m * tiles
     points = tiles * (INPUT * there * channels + OUTPUT * back * m)
-    weights = WEIGHT * way.points * channels * m * (1 if weights_first else images * blocks)
-    return Filtering(way, inputs_first, weights_first, rows, cols, per_image, products + points + weights)
+    weights = WEIGHT * way.points * channels * m * (1 if how.weights_first else blocks)
+    return products + points + weights
 
 
 def _round(tiles: int) -> int:
