@@ -65,7 +65,8 @@ class Inlined(NamedTuple):
         body = re.sub(r"(?<!call )\$[^\s()]+", lambda m: m[0] + suffix if m[0] in own else m[0], body)
         body = body.replace("(return", f"(br $return{suffix}")
         # The call may be in a loop: each time its variables must be 0 at first.
-        values = [*arguments, *(f"({kind}.const 0)" for _, kind in variables)]
+        zeros = (f"({kind}.const {'i64x2 0 0' if kind == 'v128' else '0'})" for _, kind in variables)
+        values = [*arguments, *zeros]
         names = parameters + variables
         declared = " ".join(f"(local {name}{suffix} {kind})" for name, kind in parameters)
         sets = " ".join(f"(local.set {n}{suffix} {value})" for (n, _), value in zip(names, values, strict=True))
