@@ -74,12 +74,23 @@ class Inlined(NamedTuple):
         return f"(block $return{suffix} {result[0] if result else ''} {declared}\n{sets}\n{body})"
 
 
+class _Function(NamedTuple):
+    """The parts of a function that is not linked yet."""
+
+    head: str
+    begin: str
+    """Locals and code that come before the body."""
+    body: str
+    names: frozenset[str] = frozenset()
+    """Those that the body must not declare again."""
+
+
 class KernelTable:
     """The kernels of one render, in table order, and the ``kernel`` macro that adds them."""
 
     def __init__(self) -> None:
         self.kernels: dict[str, dict[str, str]] = {}
-        self.functions: dict[str, tuple[str, str]] = {}
+        self.functions: dict[str, _Function] = {}
         self.inlined: dict[str, Inlined] = {}
 
     def kernel(self, name: str, caller: Any = None, **args: str) -> str:
@@ -90,7 +101,6 @@ class KernelTable:
         if unknown:
             raise TemplateError(f"kernel {name}: unknown argument types {sorted(unknown)}")
         self.kernels[name] = args
-        body, hoisted = hoist_locals(caller(), reserved={"$rec", "$begin", "$end"} | {f"${a}" for a in args})
         declared, loads, offset = [], [], 4 * HEADER_WORDS
         for arg, kind in args.items():
             value_type, load, words = ARGUMENT_TYPES[kind]
@@ -104,23 +114,24 @@ class KernelTable:
                 value = f"(i32.add {value} (i32.mul (global.get $thread) {stride}))"
             loads.append(f"(local.set ${arg} {value})")
             offset += 4 * words
-        head = "(param $rec i32) (param $begin i32) (param $end i32)"
-        return (
-            f"(func ${name} (type $kernel) {head}\n  {' '.join(declared + hoisted)}\n  "
-            + "\n  ".join(loads)
-            + f"\n{body})\n"
-        )
+        head = "(type $kernel) (param $rec i32) (param $begin i32) (param $end i32)"
+        names = frozenset({"$rec", "$begin", "$end"} | {f"${a}" for a in args})
+        begin = f"{' '.join(declared)}\n  " + "\n  ".join(loads)
+        return self._place(name, _Function(head, begin, caller(), names))
 
     def function(self, name: str, signature: str, caller: Any) -> str:
         """Emit a plain function whose locals may be declared anywhere in its body."""
+        return self._place(name, _Function(signature, "", caller()))
+
+    def _place(self, name: str, function: _Function) -> str:
         # `link` puts its code here: what it calls may be defined later.
-        self.functions[name] = signature, caller()
+        self.functions[name] = function
         return f"{{{{{name}}}}}\n"
 
     def inline(self, name: str, signature: str, caller: Any) -> str:
-        """Define a function that each ``function`` has a copy of wherever it calls it: the engine inlines nothing.
+        """Define a function that others, and kernels, have a copy of wherever they call it: the engine inlines nothing.
 
-        Its arguments are expressions in parentheses, its locals numbers. Kernels cannot call it.
+        Its arguments are expressions in parentheses.
         """
         self.inlined[name] = Inlined(signature, _COMMENT.sub("", caller()))
         return ""
@@ -130,9 +141,9 @@ class KernelTable:
         return _PLACE.sub(lambda place: self._code(place[1]), text)
 
     def _code(self, name: str) -> str:
-        signature, body = self.functions[name]
-        body, hoisted = hoist_locals(self._expand(body, itertools.count(1), [name]))
-        return f"(func ${name} {signature}\n  {' '.join(hoisted)}\n{body})\n"
+        function = self.functions[name]
+        body, hoisted = hoist_locals(self._expand(function.body, itertools.count(1), [name]), function.names)
+        return f"(func ${name} {function.head}\n  {' '.join(hoisted)} {function.begin}\n{body})\n"
 
     def _expand(self, text: str, numbers: Iterator[int], within: list[str]) -> str:
         parts, at = [], 0
