@@ -1,9 +1,9 @@
 """Conv.
 
-Four ways: as a matrix product whose second operand, the patches of the image, is made block by block
-(`conv_f32`, up to three spatial dimensions, any groups); by Winograd's filtering where that is quicker
-(`winograd_f32`, 3 or 5 taps along one axis or both); one channel at a time where every channel is a group of its own
-(`dwconv_f32`); and plain loops (`conv_direct_*`) for the rest.
+Five ways: as a matrix product whose second operand, the patches of the image, is made block by block
+(`conv_f32`, up to three spatial dimensions, any groups); to one or two channels, row by row (`conv_few_f32`); by
+Winograd's filtering where that is quicker (`winograd_f32`, 3 or 5 taps along one axis or both); one channel at a time
+where every channel is a group of its own (`dwconv_f32`); and plain loops (`conv_direct_*`) for the rest.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ BLOCK_K, BLOCK_N = 512, 256
 PATCHES_ROWS, PATCHES_LINES, PATCHES_IMAGE = 0, 1, 2
 # What the lines of a block may take.
 LINE_BYTES = 98304
+# So few rows of weights do not fill a tile; their taps have a table of so many. Positions of a block.
+FEW_ROWS, FEW_TAPS, FEW_POSITIONS = 2, 512, 1024
 # What the copied rows of a depthwise convolution may take.
 STRIP_BYTES = 32768
 
@@ -61,6 +63,8 @@ def conv(
         _emit_direct(cx, x, w, b, y, g, group)
     elif len(g.input) < 3 and group == channels and outputs <= 2 * channels:
         _emit_depthwise(cx, x, w, b, y, g.padded_to(2), group)
+    elif channels and _are_few(outputs // group, g.padded_to(3)):
+        _emit_few(cx, x, w, b, y, g.padded_to(3), group)
     elif len(g.input) < 3 and (how := filtering(cx, x, y, g.padded_to(2), group)):
         emit_filtered(cx, x, w, b, y, g.padded_to(2), group, how)
     else:
@@ -88,12 +92,16 @@ def _blocks(g: Geometry, channels: int, pointwise: bool) -> tuple[int, int, int,
     return rows if lines > LINE_BYTES else (PATCHES_LINES, kc, nc, lines)
 
 
+def _is_pointwise(g: Geometry) -> bool:
+    return g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
+
+
 def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
     batch, outputs = y.shape[:2]
     m, channels = outputs // group, x.shape[1] // group
     k = channels * math.prod(g.kernel)
     positions = math.prod(g.output)
-    pointwise = g.input == g.output and math.prod(g.kernel) == 1 and not any(g.pads) and set(g.strides) == {1}
+    pointwise = _is_pointwise(g)
     if positions == 1 and g.kernel == g.input and not any(g.pads) and set(g.dilations) == {1}:
         pointwise = True
     patches, kc, nc, lines = _blocks(g, channels, pointwise)
@@ -127,6 +135,54 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
         by_rows=int(by_rows),
         unit=unit,
         per_image=per_image,
+        act=0,
+        alpha=0.0,
+        beta=0.0,
+    )
+    y.producer = record
+    allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale))
+
+
+def _are_few(m: int, g: Geometry) -> bool:
+    """Whether there are too few rows of weights for tiles, and enough positions for another way."""
+    flat = (g.kernel[0], g.input[0], g.output[0], g.pads[0]) == (1, 1, 1, 0) and g.strides[2] == 1
+    return (
+        m <= FEW_ROWS and math.prod(g.output) >= 16 and math.prod(g.kernel) <= FEW_TAPS and (flat or _is_pointwise(g))
+    )
+
+
+def _emit_few(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
+    batch, outputs = y.shape[:2]
+    m, channels, pointwise = outputs // group, x.shape[1] // group, _is_pointwise(g)
+    size, k = math.prod(g.output), channels * math.prod(g.kernel)
+    (in_h, in_w), (k_h, k_w), (o_h, o_w) = g.input[1:], g.kernel[1:], g.output[1:]
+    if pointwise:
+        (in_h, in_w), (k_h, k_w), (o_h, o_w) = (1, math.prod(g.input)), (1, 1), (1, size)
+    nc = o_w if o_w <= FEW_POSITIONS else even(o_w, FEW_POSITIONS)
+    rows = max(1, min(o_h, FEW_POSITIONS // nc))
+    lines = ((rows - 1) * g.strides[1] + (k_h - 1) * g.dilations[1] + 1) * (nc + (k_w - 1) * g.dilations[2])
+    record = cx.emit(
+        "conv_few_f32",
+        units=batch * group * -(-o_h // rows) * -(-o_w // nc),
+        x=x,
+        w=pack_rows(cx, w, m, k),
+        y=y,
+        bias=b,
+        residual=None,
+        scratch=cx.scratch(4 * FEW_TAPS + m * rows * (4 * nc + 128) + (0 if pointwise else 4 * lines) + 128),
+        m=m,
+        k=k,
+        groups=group,
+        image_bytes=channels * math.prod(g.input) * 4,
+        **axes("in", (in_h, in_w)),
+        **axes("k", (k_h, k_w)),
+        s_h=g.strides[1],
+        **axes("q", g.dilations[1:]),
+        **axes("p", g.pads[1:]),
+        **axes("o", (o_h, o_w)),
+        pointwise=int(pointwise),
+        rows=rows,
+        nc=nc,
         act=0,
         alpha=0.0,
         beta=0.0,
