@@ -140,6 +140,15 @@ def test_few_channels(harness: Harness, x: tuple[int, ...], w: tuple[int, ...], 
     check(harness, x, w, constant=False, **attributes)
 
 
+@pytest.mark.parametrize("positions", [1, 2, 3, 4])
+@pytest.mark.parametrize(("channels", "m"), [(5, 3), (5, 6), (40, 38), (500, 33)])
+@pytest.mark.parametrize("group", [1, 2])
+def test_few_positions(harness: Harness, positions: int, channels: int, m: int, group: int) -> None:
+    """Fewer than the columns of a tile; of 1,500 weights in blocks."""
+    check(harness, (2, channels * group, positions + 2), (m * group, channels, 3), group=group)
+    check(harness, (2, channels * group, positions), (m * group, channels, 3), group=group, pads=[1, 1], bias=False)
+
+
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),
     [
@@ -409,6 +418,10 @@ SHAPES = [
     # by filtering: the weights first, the inputs first
     ((2, 32, 50, 51), (33, 32, 3, 3), {"pads": [1, 1, 1, 1]}),
     ((1, 64, 11, 14), (130, 64, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 3, 9, 21), (2, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((1, 9, 5, 6), (1, 9, 1, 1), {}),
+    ((2, 40, 5), (38, 40, 3), {}),
+    ((1, 8, 2), (6, 8, 1), {}),
 ]
 
 
