@@ -292,6 +292,9 @@ class Context:
         if self._recipe is not None:
             value.const, value.recipe = True, self._recipe
             self._recipe.made.append(value)
+        else:
+            # At the earliest, if the next record writes it.
+            value.ready = len(self.records) + 1
 
     def alias(self, x: Value, shape: Sequence[int], dtype: DType | None = None, *, offset: int = 0) -> Value:
         """The same memory under another shape (or type of the same width), from ``offset`` bytes on."""
