@@ -50,6 +50,21 @@ def test_attention_with_a_bias_of_the_scores_and_narrow_values() -> None:
     compare("Attention", inputs, num_heads=N, qkv_hidden_sizes=sizes, scale=0.3, atol=1e-5)
 
 
+@pytest.mark.parametrize("constants", [(), (1, 2)])
+def test_attention_of_16_bit_floats(constants: tuple[int, ...]) -> None:
+    inputs = [x.astype(np.float16) for x in (normal(B, S, 7), normal(7, 3 * N * H), normal(3 * N * H))]
+    compare("Attention", inputs, constants=constants, num_heads=N, atol=2e-3, rtol=2e-3)
+
+
+def test_constants_of_16_bit_floats_are_converted_once() -> None:
+    inputs = [x.astype(np.float16) for x in (normal(B, S, 7), normal(7, 3 * N * H), normal(3 * N * H))]
+    data, feeds = build("Attention", list(inputs), 1, constants=(1, 2), num_heads=N)
+    with ort.Runtime() as runtime, ort.InferenceSession.create(data, runtime=runtime) as session:
+        session.start_profiling()
+        session.run(feeds)["y0"].dispose()
+        assert [event.kernel for event in session.end_profiling()].count("cast_f16_f32") == 1
+
+
 @pytest.mark.parametrize("layout", ["apart", "by-head"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("mask", ["none", "ends", "keys", "rows"])

@@ -65,6 +65,18 @@ def test_svm_regressor(kernel: str, one_class: int) -> None:
     )
 
 
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("features", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_svm_of_few_and_odd_numbers(kernel: str, features: int, count: int) -> None:
+    """Also of rows so far away that what is radial there is 0."""
+    x = np.random.default_rng(6).normal(size=(5, features)).astype(np.float32)
+    x[1:3] *= 1e4
+    how: dict[str, Any] = {"support_vectors": numbers(count, features), "n_supports": count, "rho": [0.3]}
+    parameters = [0.1, 0.3, 2.0]
+    check("SVMRegressor", x, ["y"], coefficients=numbers(count), kernel_type=kernel, kernel_params=parameters, **how)
+
+
 def test_svm_without_support_vectors() -> None:
     how: dict[str, Any] = {"kernel_type": "LINEAR", "kernel_params": [0.0, 0.0, 0.0], "rho": [0.3]}
     check("SVMRegressor", rows(np.float32), ["y"], coefficients=numbers(FEATURES), **how)

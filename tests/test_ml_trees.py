@@ -72,6 +72,22 @@ def test_regressor(dtype: Any, targets: int, aggregate: str, based: bool) -> Non
         )
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("mode", ["BRANCH_LEQ", "BRANCH_LT"])
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("trees", [3, 4, 11])
+def test_trees_of_one_test(dtype: Any, mode: str, missing: bool, trees: int) -> None:
+    """Which are walked four at a time; rows of NaN apart, if that goes down true branches."""
+    attributes = forest("target", [0, 1], trees=trees, depth=4)
+    attributes["nodes_modes"] = ["LEAF" if m == "LEAF" else mode for m in attributes["nodes_modes"]]
+    attributes["nodes_values"][1:5] = [np.inf, -np.inf, 0.0, -0.0]
+    if not missing:
+        del attributes["nodes_missing_value_tracks_true"]
+    x = rows(dtype, 75)
+    x[40:43] = np.array([[np.inf], [-np.inf], [-0.0]])
+    check("TreeEnsembleRegressor", x, ["y"], n_targets=2, **attributes)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
 @pytest.mark.parametrize(
     ("labels", "ids"), [([0, 1], [0, 1]), ([5, 7], [0]), ([5, 7], [1]), ([3, 1, 2], [0, 1, 2]), ([4, 3, 2, 1], [1, 3])]

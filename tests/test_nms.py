@@ -61,6 +61,20 @@ def test_as_onnxruntime(shape: tuple[int, int, int], center: int, most: int, con
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("center", [0, 1])
+def test_boxes_without_an_area(center: int) -> None:
+    """NaN, infinite and empty ones suppress nothing, as in onnxruntime."""
+    feeds = random_boxes(1, 1, 60, center=bool(center), seed=3)
+    boxes = feeds["boxes"][0]
+    for i in range(4):
+        boxes[i, i] = np.nan
+        boxes[4 + i, i] = np.inf
+    boxes[8:12, 2:] = 0 if center else boxes[8:12, :2]
+    rest = {"most": np.array([60], np.int64), "iou": np.array([0.2], np.float32)}
+    y, expected = both(feeds | rest, center_point_box=center)
+    np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.parametrize("names", [[], ["most"], ["most", "iou"], ["most", "score"]])
 def test_optional_inputs(names: list[str]) -> None:
     rest = {

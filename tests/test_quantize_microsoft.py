@@ -288,6 +288,23 @@ def test_groups_of_narrow_weights(harness: Harness) -> None:
         np.testing.assert_allclose(y, a @ weights.T, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("zeros", ["none", "packed", "float"])
+@pytest.mark.parametrize(
+    ("bits", "block", "k", "n", "m"),
+    [(4, 32, 600, 131, 5), (8, 16, 520, 70, 9), (2, 512, 900, 64, 6), (4, 64, 64, 65, 259)],
+)
+def test_narrow_weights_in_tiles(harness: Harness, bits: int, block: int, k: int, n: int, m: int, zeros: str) -> None:
+    """Several parts of k, blocks within a part and across parts, and a last unit of few columns."""
+    inputs, weights = nbits(bits, block, k, n, zeros)
+    attributes = {"K": k, "N": n, "bits": bits, "block_size": block}
+    bias = RNG.normal(0, 1, n).astype(np.float32)
+    a = RNG.normal(0, 1, (m, k)).astype(np.float32)
+    expected = a.astype(np.float64) @ weights + bias
+    whole = ours(harness, "MatMulNBits", [a, *inputs, None, bias], **attributes)
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(ours(harness, "MatMulNBits", [a, *inputs, None, bias], split=3, **attributes), whole)
+
+
 def test_strict_variant(strict_harness: Harness) -> None:
     inputs, weights = nbits(4, 32, 100, 9, "packed")
     a = RNG.normal(0, 1, (9, 100)).astype(np.float32)

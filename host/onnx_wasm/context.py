@@ -330,6 +330,8 @@ class Context:
             self._recipe.made.append(value)
         else:
             self._made.add(value)
+            # At the earliest, if the next record writes it.
+            value.ready = len(self.records) + 1
 
     def alias(self, x: Value, shape: Sequence[int], dtype: DType | None = None, *, offset: int = 0) -> Value:
         """The same memory under another shape (or type of the same width), from ``offset`` bytes on."""

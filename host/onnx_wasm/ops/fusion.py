@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from ..context import Context, Value
+from ..context import Context, Record, Value
 
 
 class Activation(IntEnum):
@@ -29,6 +29,11 @@ class Activation(IntEnum):
     TANH = 7
     SILU = 8
     """x * sigmoid(x)"""
+
+
+def _there(x: Value, record: Record) -> bool:
+    """Whether ``x`` is computed before the record."""
+    return max(x.ready, x.root.ready) <= record.position
 
 
 def fuse_activation(cx: Context, x: Value, act: Activation, alpha: float = 0.0, beta: float = 0.0) -> bool:
@@ -57,7 +62,7 @@ def fuse_residual(cx: Context, x: Value, other: Value) -> bool:
         return False
     if record.args.get("act") != Activation.NONE or other.shape != x.shape or other.dtype != x.dtype:
         return False
-    if other.ready > record.position:
+    if not _there(other, record):
         return False
     record.args["residual"] = other
     return True
@@ -71,7 +76,7 @@ def fuse_bias(cx: Context, x: Value, bias: Value) -> bool:
         return False
     if record.args["act"] != Activation.NONE or record.args["residual"] is not None:
         return False
-    if not 1 <= bias.rank <= x.rank or bias.dtype != x.dtype or bias.ready > record.position:
+    if not 1 <= bias.rank <= x.rank or bias.dtype != x.dtype or not _there(bias, record):
         return False
     if not x.shape[-1] == bias.shape[-1] == bias.size == record.args["n"]:
         return False

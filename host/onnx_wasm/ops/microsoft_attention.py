@@ -14,7 +14,7 @@ from ..errors import UnsupportedModelError
 from ..registry import op
 from ..words import counted
 from ._copy import copy, copy_flat, fill, only, wanted
-from ._elementwise import cast
+from ._widen import as_type
 from .attention import Heads, attend, by_head, by_row, check, gathered, narrow, place, wide
 from .binary import add
 from .matmul import multiply
@@ -126,7 +126,7 @@ def attention(
 
 
 def _f32(cx: Context, x: Value) -> Value:
-    return cast(cx, x, F32)
+    return as_type(cx, x, F32)
 
 
 @op("MultiHeadAttention", domain=DOMAIN)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,15 @@ from ..errors import UnsupportedModelError
 from ..registry import op
 from ..words import counted
 from . import _elementwise, activation, binary, compare, concat, pool, qlinear_conv, reduce, softmax, transpose
-from .matmul import gemm
+from .matmul import BLOCK_M, TILE_BYTES, gemm, split_k
 from .qlinear import BYTES, Product, product, scales
 from .quantize import as_f32, dequantize, dynamic_quantize, quantize
 
 DOMAIN = "com.microsoft"
+FEW_ROWS = 4
+"""So many rows are multiplied by weights of a few bits as those are decoded; for more, they go into panels first."""
+TILED_COLUMNS = 64
+"""A unit of the kernel for many rows."""
 
 
 @op("QuantizeLinear", domain=DOMAIN)
@@ -463,11 +468,19 @@ def matmul_nbits(
         y = gemm(cx, cx.alias(wide, (wide.size // K, K)), weights, shift, transB=1)
         return _cast_to(cx, cx.alias(y, shape), a)
     y = cx.out(shape, F32)
-    if y.size:
-        cx.emit(
-            f"matmul_nbits_{bits}", units=N, a=wide, b=b, scales=scales, zeros=zeros, zeros_f=zeros_f,
-            bias=shift, y=y, m=a.size // K, n=N, k=K, block=block_size, blocks=blocks,
-        )  # fmt: skip
+    m = a.size // K
+    numbers: dict[str, Any] = {
+        "a": wide, "b": b, "scales": scales, "zeros": zeros, "zeros_f": zeros_f, "bias": shift, "y": y,
+        "m": m, "n": N, "k": K, "block": block_size, "blocks": blocks,
+    }  # fmt: skip
+    if m > FEW_ROWS:
+        kc = -(-split_k(K) // 16) * 16
+        block_m = min(BLOCK_M, -(-m // 4) * 4)
+        scratch = cx.scratch(TILE_BYTES + block_m * kc * 4 + 8 * kc * 4 + TILED_COLUMNS // 8 * (kc * 32 + 64))
+        units = -(-N // TILED_COLUMNS)
+        cx.emit(f"matmul_nbits_tiles_{bits}", units=units, **numbers, kc=kc, block_m=block_m, scratch=scratch)
+    elif y.size:
+        cx.emit(f"matmul_nbits_{bits}", units=N, **numbers)
     return _cast_to(cx, y, a)
 
 

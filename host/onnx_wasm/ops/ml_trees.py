@@ -14,7 +14,7 @@ from ..registry import op
 from ._elementwise import cast
 from ._ml import ML, label_table, labels, matrix, transform
 
-# Rows of a work unit: a tree's nodes stay in the cache for all of them.
+# Rows of a work unit, at most 32: a tree's nodes stay in the cache for all of them.
 ROWS = 32
 _NODE = np.dtype([("feature", "<i4"), ("mode", "<i4"), ("true", "<i4"), ("false", "<i4"), ("threshold", "<f8")])
 _WEIGHT = np.dtype([("target", "<i4"), ("unused", "<i4"), ("value", "<f8")])
@@ -42,6 +42,8 @@ class Forest(NamedTuple):
     features: int
     targets: frozenset[int]
     positive: bool
+    branch: int
+    """0 if every node tests x <= threshold, 1 if NaN takes the true branch of some, -1 if there are other tests."""
 
 
 def _pick(values: Sequence[float] | None, tensor: Initializer | None) -> Array:
@@ -70,6 +72,15 @@ def _forest(cx: Context, nodes: Array, roots: Array, weights: Array, members: Ar
     else:
         cx.fail("a branch leads back to a node above it")
 
+    # The walk through several trees looks at a feature before it knows whether the node is a leaf.
+    nodes["feature"][nodes["mode"] & 255 == _LEAF] = 0
+    # Below a number is the same as at most the one before it.
+    below = (nodes["mode"] & 255 == _MODES["BRANCH_LT"]) & (nodes["threshold"] > -np.inf)
+    nodes["threshold"][below] = np.nextafter(nodes["threshold"][below], -np.inf)
+    nodes["mode"][below] -= _MODES["BRANCH_LT"]
+    inner = nodes[nodes["mode"] & 255 != _LEAF]
+    branch = int((inner["mode"] & _MISSING).any()) if not (inner["mode"] & 255).any() else -1
+
     def constant(array: Array) -> Value:
         value = cx.known(array.view(np.uint8))
         value.const = True
@@ -83,6 +94,7 @@ def _forest(cx: Context, nodes: Array, roots: Array, weights: Array, members: Ar
         features=int(inner["feature"].max()) + 1 if inner.size else 0,
         targets=frozenset(np.unique(weights["target"]).tolist()),
         positive=bool((weights["value"] >= 0).all()),
+        branch=branch,
     )
 
 
@@ -158,6 +170,7 @@ def _run(cx: Context, x: Value, forest: Forest, targets: int, aggregate: int) ->
             targets=targets,
             aggregate=max(1, aggregate),
             narrow=int(x.dtype is not F64),
+            branch=forest.branch,
         )
     return scores, has
 
