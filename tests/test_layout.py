@@ -117,6 +117,31 @@ def test_a_transpose_that_is_read_twice_is_done_once() -> None:
     assert used == {"exp_f32": 1, "transpose_b4": 1}
 
 
+@pytest.mark.parametrize("between", ["Reshape", "Transpose", "Slice"])
+def test_a_copy_that_others_read_is_of_what_was_there(between: str) -> None:
+    """An activation behind one reader must not join the convolution that the copy is made of."""
+    x = normal(1, 3, 4, 5)
+    how: dict[str, list[Any]] = {
+        "Reshape": [node("Reshape", ["a", "shape"], ["b"])],
+        "Transpose": [node("Transpose", ["a"], ["b"], perm=[0, 3, 1, 2])],
+        "Slice": [node("Slice", ["a", "start", "end"], ["b"])],
+    }
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("Transpose", ["c"], ["a"], perm=[0, 2, 3, 1]),
+        *how[between],
+        node("Relu", ["b"], ["y"]),
+        node("Neg", ["a"], ["z"]),
+    ]
+    weights = {
+        "w": normal(6, 3, 1, 1, seed=1),
+        "shape": np.array([1, 4, 5, 6]),
+        "start": np.array([0]),
+        "end": np.array([1]),
+    }
+    check(model(nodes, {"x": x}, ["y", "z"], **weights), {"x": x})
+
+
 def test_two_transposes_are_one() -> None:
     x = normal(2, 3, 4, 5)
     nodes = [

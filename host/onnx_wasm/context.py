@@ -341,9 +341,10 @@ class Context:
             value.known = None if x.known is None else x.known.reshape(value.shape)
             value.source, value.recipe = x.source, x.recipe
             value.producer = x.producer if x.uses == 1 else None
-            if x.view is not None:
-                layout = x.view.layout.reshaped(value.shape)
-                value.view = None if layout is None else x.view._replace(layout=layout)
+            seen = self.view(x) if x.view is not None else None
+            if seen is not None:
+                layout = seen.layout.reshaped(value.shape)
+                value.view = None if layout is None else seen._replace(layout=layout)
         else:
             value.recipe = x.recipe
             known = value.root.known
@@ -355,7 +356,14 @@ class Context:
     def view(self, x: Value) -> View | None:
         """Where the elements of ``x`` were moved from, if they can still be read there."""
         view = x.view
-        return view if self._fuse and view is not None and view.since >= self.sealed else None
+        if not self._fuse or view is None or view.since < self.sealed:
+            return None
+        if x.uses != 1:
+            # Others read the copy: nothing must change what it was made of.
+            source = self.alias(view.source, view.source.shape)
+            source.producer = None
+            return view._replace(source=source)
+        return view
 
     def seen(self, y: Value, x: Value, layout: Layout) -> Value:
         """``y``, a copy of those elements of ``x`` that the layout says."""

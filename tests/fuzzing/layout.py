@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import elementwise, linear, movement
+from . import conv, elementwise, linear, movement
 from .builder import Builder, Skip, Tensor
 
 
@@ -118,6 +118,12 @@ def attention(g: Builder) -> Tensor:
     return y
 
 
+def again(g: Builder) -> Tensor:
+    """Another reader of any tensor but the latest."""
+    x = g.choice([t for t in g.tensors if t.name not in g.hidden and t.floating])
+    return g.node(g.choice(["Relu", "Neg", "Abs"]), [x], exact=x.exact)[0]
+
+
 def unary(g: Builder) -> Tensor:
     return linear.activate(g)
 
@@ -130,6 +136,8 @@ STEPS = [
     column,
     both,
     linear.matmul,
+    conv.conv,
+    again,
     movement.reshape,
     movement.slice_,
     movement.split,
