@@ -32,8 +32,8 @@ def runtime(request: pytest.FixtureRequest) -> Any:
 
 @st.composite
 def graphs_of_chains(draw: st.DrawFn) -> tuple[bytes, dict[str, Array]]:
-    """Unary and binary nodes over a few tensors of one size, with smaller operands, other shapes of the same elements,
-    parts, other types, integers that are divided, and outputs in between."""
+    """Unary and binary nodes, all of them exact, over a few tensors of one size, with smaller operands, other shapes of
+    the same elements, parts, other types, integers that are divided, and outputs in between."""
     chance = np.random.default_rng(draw(st.integers(0, 1 << 20)))
     feeds = {"x": chance.normal(0, 1, SHAPE).astype("f4"), "z": chance.normal(0, 1, SHAPE).astype("f4")}
     weights: dict[str, Array] = {
@@ -55,7 +55,7 @@ def graphs_of_chains(draw: st.DrawFn) -> tuple[bytes, dict[str, Array]]:
         x = draw(st.sampled_from(there[-3:]))
         kind = draw(st.integers(0, 9))
         if kind <= 2:
-            y = add(draw(st.sampled_from(["Relu", "Neg", "Abs", "Tanh", "HardSwish"])), [x])
+            y = add(draw(st.sampled_from(["Relu", "Neg", "Abs", "Floor"])), [x])
         elif kind <= 5:
             pair = [x, draw(st.sampled_from(there))]
             y = add(draw(st.sampled_from(["Add", "Mul", "Sub", "Max"])), pair if kind < 5 else pair[::-1])
@@ -96,7 +96,7 @@ def test_the_same_bytes_as_one_after_another(runtime: ort.Runtime, case: tuple[b
             results.append([t.get_data(release_data=True) for t in session.run(feeds).values()])
     for a, b, expected in zip(*results, graphs.native(data, feeds).values(), strict=True):
         np.testing.assert_array_equal(a, b)
-        np.testing.assert_allclose(a, expected, rtol=2e-5, atol=1e-6)
+        np.testing.assert_array_equal(a, expected)
 
 
 def large(name: str = "x") -> Value:
