@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -133,27 +134,56 @@ def test_what_others_read_a_part_of_is_not_taken_over_by_the_chain() -> None:
     last = cx.alias(start, (1,), offset=start.nbytes - 4)
     a, _ = broadcast(cx, "add_f32", "ab", (x, last), dtypes.F32, swaps=True)
     y, _ = broadcast(cx, "add_f32", "ab", (start, a), dtypes.F32, swaps=True)
-    plan = planned(cx, {"x": x}, {"y": y})
-    assert (2, 3) not in plan.chains
+    assert planned(cx, {"x": x}, {"y": y}).chains == []
 
 
 def test_what_a_chain_reads_stays_until_its_end() -> None:
+    """The first record is the last to read a, whose place no later output of the chain may get."""
+    cx, x = Context(), large()
+    a, other = cx.out(x.shape, x.dtype), cx.out(x.shape, x.dtype)
+    cx.emit("copy_bytes", x=x, y=a, n=0)
+    cx.emit("copy_bytes", x=a, y=other, n=0)
+    b, _ = broadcast(cx, "add_f32", "ab", (a, x), dtypes.F32)
+    c, _ = broadcast(cx, "add_f32", "ab", (b, x), dtypes.F32)
+    b.reuse = c.reuse = ()
+    end = cx.out(x.shape, x.dtype)
+    cx.emit("copy_bytes", x=c, y=end, n=0)
+    # So much is alive before, that the chain can hold three.
+    before = [cx.out(x.shape, x.dtype) for _ in range(2)]
+    for value in before:
+        cx.emit("copy_bytes", x=x, y=value, n=0)
+    last = cx.out(x.shape, x.dtype)
+    for value in (*before, other, end):
+        cx.emit("copy_bytes", x=value, y=last, n=0)
+    plan = planned(cx, {"x": x}, {"y": last})
+    assert plan.chains == [(2, 3)]
+    for value in (a, b, c):
+        buffer = plan.buffers[value]
+        assert buffer.place is Place.ARENA
+        assert (buffer.first <= 2, buffer.last >= 3) == (True, True)
+    assert plan.arena_bytes == plan.lower_bound
+
+
+def test_a_chain_that_would_need_more_memory_is_none() -> None:
     cx, x = Context(), large()
     a = flat(cx, "neg_f32", x)
     cx.emit("copy_bytes", x=a, y=a, n=0)
     b, _ = broadcast(cx, "add_f32", "ab", (a, x), dtypes.F32)
-    b.reuse = ()
     c, _ = broadcast(cx, "add_f32", "ab", (b, x), dtypes.F32)
-    c.reuse = ()
-    d = flat(cx, "neg_f32", c)
-    d.reuse = ()
-    cx.emit("copy_bytes", x=d, y=(e := cx.out(x.shape, x.dtype)), n=0)
-    plan = planned(cx, {"x": x}, {"y": e})
-    for first, last in plan.chains:
-        mentioned = {v for r in plan.records[first : last + 1] for v in r.values()}
-        arena = [b for v in mentioned if (b := plan.buffers[v.root]).place is Place.ARENA]
-        assert all(b.first <= first and b.last >= last for b in arena)
+    b.reuse = c.reuse = ()
+    cx.emit("copy_bytes", x=c, y=(end := cx.out(x.shape, x.dtype)), n=0)
+    plan = planned(cx, {"x": x}, {"y": end})
+    assert plan.chains == []
     assert plan.arena_bytes == plan.lower_bound == 2 * a.nbytes
+
+
+def test_a_long_chain_is_several() -> None:
+    count, x = 5000, np.linspace(-1, 1, CHAINED_UNITS * CHUNK, dtype=np.float32)
+    names = ["x", *(f"t{i}" for i in range(count))]
+    nodes = [node("Neg", [a], [b]) for a, b in itertools.pairwise(names)]
+    data = graphs.model(nodes, {"x": (FLOAT, x.shape)}, [names[-1]])
+    with ort.InferenceSession.create(data) as session:
+        np.testing.assert_array_equal(session.run({"x": x})[names[-1]].get_data(release_data=True), x)
 
 
 def test_a_division_by_zero_is_that_of_the_first_node(runtime: ort.Runtime) -> None:

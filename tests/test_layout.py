@@ -295,12 +295,13 @@ GUARD = [node("IsNaN", ["p"], ["nan"]), node("Where", ["nan", "zero", "p"], ["w"
         ([node("Add", ["s", "a"], ["n"]), node("Add", ["n", "x_b"], ["m"])], {"a": MASK, "x_b": normal(2, 1, 1, KEYS)}),
         ([node("Where", ["x_v", "s", "low"], ["m"])], {"x_v": VISIBLE, "low": LOWEST}),
         ([node("Where", ["x_v", "s", "low"], ["m"])], {"x_v": VISIBLE, "low": np.array(-np.inf, np.float32)}),
+        ([node("Where", ["x_v", "s", "low"], ["m"])], {"x_v": VISIBLE, "low": np.array(-3, np.float32)}),
         (
-            [node("Where", ["x_v", "s", "low"], ["n"]), node("Add", ["n", "a"], ["m"])],
-            {"x_v": VISIBLE, "low": LOWEST, "a": MASK},
+            [node("Mul", ["s", "c"], ["n"]), node("Where", ["x_v", "n", "low"], ["m"])],
+            {"c": SCALE, "x_v": VISIBLE, "low": LOWEST},
         ),
     ],
-    ids=["plain", "mul", "mul-first", "div", "mask", "scale-mask", "two-masks", "lowest", "infinite", "both-masks"],
+    ids=["plain", "mul", "mul-first", "div", "mask", "scale-mask", "masks", "lowest", "infinite", "number", "scaled"],
 )  # fmt: skip
 def test_attention_written_out(scores: list[Any], given: dict[str, Array]) -> None:
     data, feeds = attention(scores, **given)
@@ -319,12 +320,19 @@ def test_attention_written_out(scores: list[Any], given: dict[str, Array]) -> No
         ([node("Mul", ["s", "c"], ["m"])], {"c": MASK}),
         # Not along keys.
         ([node("Add", ["s", "a"], ["m"])], {"a": MASK[:, :1]}),
-        # Not low enough for a score to vanish in.
-        ([node("Where", ["x_v", "s", "low"], ["m"])], {"x_v": VISIBLE, "low": np.array(-1e4, np.float32)}),
+        # What is added does not replace.
+        (
+            [node("Where", ["x_v", "s", "low"], ["n"]), node("Add", ["n", "a"], ["m"])],
+            {"x_v": VISIBLE, "low": LOWEST, "a": MASK},
+        ),
+        (
+            [node("Add", ["s", "a"], ["n"]), node("Where", ["x_v", "n", "low"], ["m"])],
+            {"x_v": VISIBLE, "low": LOWEST, "a": MASK},
+        ),
         ([node("Where", ["x_v", "low", "s"], ["m"])], {"x_v": ~VISIBLE, "low": LOWEST}),
         ([node("Relu", ["s"], ["m"])], {}),
     ],
-    ids=["mask-scale", "fed-scale", "scales", "rows", "not-low", "other-way", "relu"],
+    ids=["mask-scale", "fed-scale", "scales", "rows", "where-mask", "mask-where", "other-way", "relu"],
 )
 def test_scores_of_another_form_stay_scores(scores: list[Any], given: dict[str, Array]) -> None:
     data, feeds = attention(scores, **given)
@@ -392,8 +400,7 @@ def test_heads_are_put_beside_each_other_by_the_attention_itself() -> None:
         node("Softmax", ["m"], ["p"], axis=-1),
         node("MatMul", ["p", "vt"], ["o"]),
         node("Transpose", ["o"], ["ot"], perm=[0, 2, 1, 3]),
-        node("Transpose", ["ot"], ["back"], perm=[0, 2, 1, 3]),
-        node("Transpose", ["back"], ["again"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["ot"], ["again"], perm=[1, 0, 2, 3]),
         node("Reshape", ["again", "together"], ["y"]),
     ]
     weights = {
@@ -449,3 +456,111 @@ def test_a_body_does_not_change_what_it_reads_again() -> None:
     ]
     weights = {"w": normal(3, 3, 1, 1, seed=1), "count": np.array(3, np.int64), "start": np.ones(1, np.float32)}
     check(model(nodes, {"x": x}, ["y"], **weights), {"x": x})
+
+
+CONV = normal(3, 3, 1, 1, seed=9)
+
+
+@pytest.mark.parametrize("which", ["q", "k"])
+@pytest.mark.parametrize("op", ["Mul", "Div"])
+def test_a_factor_that_has_joined_an_operand_is_not_taken_twice(which: str, op: str) -> None:
+    """The product of q or k by a number may be in its convolution already."""
+    feeds = {"q": normal(1, 3, 6, 8), "k": normal(1, 3, 10, 8, seed=1), "v": normal(1, 3, 10, 4, seed=2)}
+    nodes, weights = [], {"w": CONV, "factor": np.array(0.3, np.float32)}
+    if which == "q":
+        nodes += [node("Conv", ["q", "w"], ["q1"]), node(op, ["q1", "factor"], ["q2"])]
+        nodes += [node("Transpose", ["k"], ["k2"], perm=[0, 1, 3, 2])]
+    else:
+        nodes += [node("Identity", ["q"], ["q2"]), node("Conv", ["k", "w"], ["k0"])]
+        nodes += [node("Transpose", ["k0"], ["k1"], perm=[0, 1, 3, 2]), node(op, ["k1", "factor"], ["k2"])]
+    nodes += [
+        node("MatMul", ["q2", "k2"], ["s"]),
+        node("Softmax", ["s"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["y"]),
+    ]
+    assert check(model(nodes, feeds, ["y"], **weights), feeds)["attention_f32"] == 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("of", ["Conv", "MatMul"])
+def test_a_mask_that_scores_have_joined_is_not_added_twice(of: str, first: bool) -> None:
+    """A relative position bias that is a product itself, into which the sum may go as well as into the scores."""
+    feeds = {"q": normal(1, 3, 6, 8), "k": normal(1, 3, 10, 8, seed=1), "v": normal(1, 3, 10, 4, seed=2)}
+    feeds["b"] = normal(1, 3, 6, 10, seed=3)
+    bias = node("Conv", ["b", "w"], ["bias"]) if of == "Conv" else node("MatMul", ["q", "r"], ["bias"])
+    scores = [node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]), node("MatMul", ["q", "kt"], ["s"])]
+    nodes = [
+        *([bias, *scores] if first else [*scores, bias]),
+        node("Add", ["s", "bias"] if first else ["bias", "s"], ["m"]),
+        node("Softmax", ["m"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["y"]),
+    ]
+    if of == "MatMul":
+        del feeds["b"]
+    check(model(nodes, feeds, ["y"], w=CONV, r=normal(8, 10, seed=4)), feeds)
+
+
+@pytest.mark.parametrize("low", [-np.inf, float(LOWEST), -1e30])
+def test_keys_that_are_not_numbers_are_masked(low: float) -> None:
+    """Where replaces the score, whatever it is; a row without a key has equal weights if the number is finite."""
+    feeds = {"q": normal(1, 2, 6, 8), "k": normal(1, 2, 10, 8, seed=1), "v": normal(1, 2, 10, 4, seed=2)}
+    feeds["k"][0, :, 3] = np.nan
+    feeds["k"][0, :, 4] = np.inf
+    visible = np.random.default_rng(5).random((6, 10)) < 0.5
+    visible[:, [3, 4]] = False
+    visible[2] = False
+    nodes = [
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["s"]),
+        node("Where", ["visible", "s", "low"], ["m"]),
+        node("Softmax", ["m"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["y"]),
+    ]
+    data = model(nodes, feeds, ["y"], low=np.array(low, np.float32), visible=visible)
+    assert check(data, feeds)["attention_f32"] == 1
+
+
+@pytest.mark.parametrize("move", ["Transpose", "Slice", "Split"])
+@pytest.mark.parametrize("reader", ["Transpose", "MatMul"])
+def test_a_copy_right_before_a_question_is_read_itself(move: str, reader: str) -> None:
+    """What it was copied from is given up when the run goes on."""
+    x, w = normal(3, 40, 6), normal(6, 4, seed=1)
+    how: dict[str, list[Any]] = {
+        "Transpose": [node("Transpose", ["e"], ["t"], perm=[1, 0, 2])],
+        "Slice": [node("Slice", ["e", "one", "two", "one"], ["t"])],
+        "Split": [node("Split", ["e"], ["t", "rest"], axis=1, num_outputs=2)],
+    }
+    nodes = [
+        node("NonZero", ["x"], ["places"]),
+        node("Shape", ["places"], ["count"]),
+        node("Exp", ["x"], ["e"]),
+        *how[move],
+        node("ConstantOfShape", ["count"], ["many"]),
+        node("Softmax", ["many"], ["soft"], axis=1),
+        node("Transpose", ["t"], ["y"], perm=[2, 0, 1]) if reader == "Transpose" else node("MatMul", ["t", "w"], ["y"]),
+        node("ReduceSum", ["soft"], ["z"], keepdims=0),
+    ]
+    weights = {"one": np.array([1]), "two": np.array([2]), "w": w}
+    check(model(nodes, {"x": x}, ["y", "z"], **weights), {"x": x})
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("split", [False, True])
+def test_an_element_of_a_sequence_is_the_same_for_all_readers(transposed: bool, split: bool) -> None:
+    x = normal(1, 3, 4, 4)
+    nodes = [node("Conv", ["x", "w"], ["c"])]
+    if transposed:
+        nodes.append(node("Transpose", ["c"], ["t"], perm=[0, 2, 3, 1]))
+    made = "t" if transposed else "c"
+    if split:
+        nodes.append(node("SplitToSequence", [made, "four"], ["seq"], axis=1 if transposed else 2))
+    else:
+        nodes.append(node("SequenceConstruct", [made], ["seq"]))
+    nodes += [
+        node("SequenceAt", ["seq", "zero"], ["a"]),
+        node("SequenceAt", ["seq", "zero"], ["b"]),
+        node("Relu", ["a"], ["y"]),
+        node("Exp", ["b"], ["z"]),
+    ]
+    data = model(nodes, {"x": x}, ["y", "z"], w=CONV, four=np.array(4), zero=np.array(0))
+    check(data, {"x": x})

@@ -259,6 +259,15 @@ def test_layer_normalization_of_what_a_product_made() -> None:
     assert kinds(data) == ["MatMul", "LayerNormalization"]
 
 
+@pytest.mark.parametrize("kind", ["MatMul", "Conv", "BatchNormalization", "LayerNormalization", "Add"])
+@pytest.mark.parametrize("inputs", [[], [""]])
+def test_a_node_without_inputs_is_named(kind: str, inputs: list[str]) -> None:
+    nodes, weights = quick_gelu()
+    data = graphs.model([node(kind, inputs, ["x"]), *nodes], {}, ["y"], {**weights, "k": number(1.702, (1,))})
+    with pytest.raises(ort.OnnxWasmError, match=kind):
+        ort.InferenceSession.create(data)
+
+
 def test_not_with_numbers_that_a_feed_may_replace() -> None:
     nodes, weights = gelu_last_half()
     data = graphs.model(nodes, {"x": (FLOAT, X.shape), "half": (FLOAT, ())}, ["y"], weights, opset=13)

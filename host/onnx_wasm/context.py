@@ -65,12 +65,13 @@ class Value:
     """
 
     __slots__ = (
+        "computed_by",
         "const",
         "dtype",
         "known",
+        "moved_from",
         "name",
         "offset",
-        "origin",
         "producer",
         "quantized",
         "ready",
@@ -82,7 +83,6 @@ class Value:
         "source",
         "stride",
         "uses",
-        "view",
     )
 
     def __init__(self, shape: Sequence[int], dtype: DType, *, name: str = "", const: bool = False) -> None:
@@ -111,9 +111,9 @@ class Value:
         """How many nodes and graph outputs read it."""
         self.ready = 0
         """Records at and after this position of the tape find it computed."""
-        self.view: View | None = None
+        self.moved_from: View | None = None
         """Where its elements were moved from, if they were only moved: readers that can do so read them there."""
-        self.origin: Origin | None = None
+        self.computed_by: Origin | None = None
         """What computed it, for some operators."""
 
     @property
@@ -123,6 +123,11 @@ class Value:
     @property
     def nbytes(self) -> int:
         return self.dtype.nbytes(self.size)
+
+    @property
+    def memory(self) -> set[Value]:
+        """The roots that its elements can be read in."""
+        return {self.root} if self.moved_from is None else {self.root, self.moved_from.source.root}
 
     def __repr__(self) -> str:
         # Errors show it to users.
@@ -166,6 +171,8 @@ class Origin(NamedTuple):
     args: Sequence[Item | None]
     since: int
     """The number of records when it read them."""
+    rewritten: frozenset[int]
+    """Which of them it joined: their memory has its own result."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,10 +348,10 @@ class Context:
             value.known = None if x.known is None else x.known.reshape(value.shape)
             value.source, value.recipe = x.source, x.recipe
             value.producer = x.producer if x.uses == 1 else None
-            seen = self.view(x) if x.view is not None else None
+            seen = self.view(x) if x.moved_from is not None else None
             if seen is not None:
                 layout = seen.layout.reshaped(value.shape)
-                value.view = None if layout is None else seen._replace(layout=layout)
+                value.moved_from = None if layout is None else seen._replace(layout=layout)
         else:
             value.recipe = x.recipe
             known = value.root.known
@@ -355,7 +362,7 @@ class Context:
 
     def view(self, x: Value) -> View | None:
         """Where the elements of ``x`` were moved from, if they can still be read there."""
-        view = x.view
+        view = x.moved_from
         if not self._fuse or view is None or view.since < self.sealed:
             return None
         if x.uses != 1:
@@ -368,12 +375,12 @@ class Context:
     def seen(self, y: Value, x: Value, layout: Layout) -> Value:
         """``y``, a copy of those elements of ``x`` that the layout says."""
         if self._recipe is None and not x.const:
-            y.view = View(x, layout, len(self.records))
+            y.moved_from = View(x, layout, len(self.records))
         return y
 
     def origin(self, x: Value) -> Origin | None:
         """What computed ``x``, if what that read can still be read."""
-        origin = x.origin
+        origin = x.computed_by
         return origin if self._fuse and origin is not None and origin.since >= self.sealed else None
 
     def known(self, array: Array) -> Value:

@@ -26,7 +26,7 @@ def as_array(array: Any) -> Array:
 
 def settle(value: Value) -> None:
     """Let nothing change how a value is computed."""
-    value.producer = value.view = value.origin = None
+    value.producer = value.moved_from = value.computed_by = None
 
 
 def named(strings: Array, numbers: Value) -> Item:

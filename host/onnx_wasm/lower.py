@@ -148,13 +148,13 @@ class Lowering:
         for step in steps(prepared, fetches):
             if step.node.index in prepared.settled:
                 continue
-            args = self._arguments(scope, step)
+            args, since = self._arguments(scope, step), len(self.context.records)
             results = self._plainly(scope, step, args) if step.plain else None
             if results is None:
                 results = yield from self._node(scope, step, args)
             self._bind(scope, step, results)
             if step.traced:
-                self._trace(scope, step, args)
+                self._trace(scope, step, args, since)
             for name in step.last:
                 scope.items.pop(name, None)
         fetched = [scope.find(name) for name in fetches]
@@ -477,14 +477,19 @@ class Lowering:
                 item.uses = count
                 # A constant is there before the tape runs.
                 item.ready = 0 if item.const else len(cx.records)
+            elif isinstance(item, TensorSequence):
+                for element in item.elements:
+                    settle(element)
             scope.items[name] = item
 
-    def _trace(self, scope: _Scope, step: Step, args: Sequence[Item | None]) -> None:
-        """Note on its result what a node has computed."""
+    def _trace(self, scope: _Scope, step: Step, args: Sequence[Item | None], since: int) -> None:
+        """Note on its result what a node has computed; ``since`` records there were before."""
         item, first = scope.items.get(step.node.outputs[0]), args[0]
         if not isinstance(item, Value) or item.const or item.known is not None:
             return
         if step.node.op_type != "Identity":
-            item.origin = Origin(step.node, step.opset, args, len(self.context.records))
+            memory = item.memory
+            joined = (i for i, a in enumerate(args) if isinstance(a, Value) and not memory.isdisjoint(a.memory))
+            item.computed_by = Origin(step.node, step.opset, args, since, frozenset(joined))
         elif isinstance(first, Value) and first.uses == 1:
-            item.origin = first.origin
+            item.computed_by = first.computed_by

@@ -148,6 +148,8 @@ class _Finder:
         if node is None or not depth:
             return 0
         kind, ranks = node.op_type, [self.least_rank(i, depth - 1) for i in node.inputs if i]
+        if not ranks:
+            return 0
         if kind in ("Conv", "ConvTranspose"):
             return max(3, *ranks[:2])
         if kind == "MatMul":
@@ -157,7 +159,7 @@ class _Finder:
             return 2
         if kind in ("BatchNormalization", "LayerNormalization"):
             return max(1, ranks[0])
-        return max(ranks) if kind in _LIKE_INPUTS and ranks else 0
+        return max(ranks) if kind in _LIKE_INPUTS else 0
 
     def is_long(self, name: str, depth: int = _DEPTH) -> bool:
         """Whether a value certainly has more than one element along its last axis."""

@@ -25,6 +25,8 @@ FOREVER = 1 << 62
 """The last use of a buffer that outlives its segment."""
 CHAINED_UNITS = 4
 """Of records with fewer units, all that they write stays in the cache."""
+CHAINED_RECORDS = 64
+"""A run is cancelled between chains; and a record's length has a limit."""
 _SLACK = 1.05
 _CLIMB_STEPS = 200
 # A step compares all pairs of buffers; so many pairs are a few milliseconds.
@@ -267,7 +269,7 @@ def _chains(records: Sequence[Record], values: Sequence[Sequence[Value]], start:
     first, begun = 0, _Chain(0)
     for at, (record, mentioned) in enumerate(zip(records, values, strict=True)):
         joins = record.flat and record.units >= CHAINED_UNITS
-        if at > first and joins and begun.takes(record, mentioned):
+        if first < at < first + CHAINED_RECORDS and joins and begun.takes(record, mentioned):
             begun.add(record, mentioned)
             continue
         if at > first + 1:

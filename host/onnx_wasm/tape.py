@@ -312,8 +312,6 @@ class _Encoder:
             self._record(record)
         self.shared = shared
         length = self.at - at
-        if length > MAX_WORDS:
-            raise UnsupportedModelError(f"{records[0].node}: a chain of {length} words; the limit is {MAX_WORDS}")
         kernel = self._own("tape_chain")
         values = {v.root: v for r in records for v in r.values()}
         if shared and sum(v.nbytes for v in values.values()) >= SHARED_BYTES:

@@ -15,16 +15,14 @@ Order = tuple[int, ...]
 def untransposed(cx: Context, args: Sequence[Item | None]) -> tuple[list[Item | None], Order] | None:
     """The inputs of an elementwise node as they were before they were transposed, and the order of axes that its output
     is then to get; None, unless this holds for all of them."""
-    orders = {_order(cx, a) for a in args if isinstance(a, Value)} - {None}
+    found = [_before(cx, a) if isinstance(a, Value) else None for a in args]
+    orders = {f[1] for f in found if f is not None}
     if len(orders) != 1:
         return None
     (order,) = orders
-    assert order is not None
     inner: list[Item | None] = []
-    for arg in args:
-        if arg is not None and not isinstance(arg, Value):
-            return None
-        given = _before(cx, arg, order) if arg is not None else None
+    for arg, before in zip(args, found, strict=True):
+        given = before[0] if before is not None else _small(cx, arg, order)
         if given is None and arg is not None:
             return None
         inner.append(given)
@@ -36,8 +34,8 @@ def _broadcasts(args: Sequence[Item | None]) -> bool:
     return all(len({*extents} - {1}) <= 1 for extents in zip_longest(*shapes, fillvalue=1))
 
 
-def _order(cx: Context, x: Value) -> Order | None:
-    """The order in which a tensor's axes were put to give ``x``, if this is its only reader."""
+def _before(cx: Context, x: Value) -> tuple[Value, Order] | None:
+    """What ``x`` was before its axes were put in another order, and that order, if this is its only reader."""
     seen = cx.view(x) if x.uses == 1 else None
     if seen is None or seen.source.size != x.size or seen.source.rank != x.rank:
         return None
@@ -50,14 +48,12 @@ def _order(cx: Context, x: Value) -> Order | None:
             return None
         del axes[found]
         order.append(found)
-    return tuple(order)
+    return seen.source, tuple(order)
 
 
-def _before(cx: Context, x: Value, order: Order) -> Value | None:
-    """``x`` before its axes were put in this order."""
-    if _order(cx, x) == order and x.view is not None:
-        return x.view.source
-    if x.rank > len(order) or sum(n != 1 for n in x.shape) > 1:
+def _small(cx: Context, x: Item | None, order: Order) -> Value | None:
+    """``x``, which has one axis at most, for axes that have not been put in this order yet."""
+    if not isinstance(x, Value) or x.rank > len(order) or sum(n != 1 for n in x.shape) > 1:
         return None
     if x.size == 1:
         return x

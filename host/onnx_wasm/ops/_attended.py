@@ -2,28 +2,24 @@
 
     softmax(q k' scale + mask) v
 
-``scale`` is of constants that q, k or the scores are multiplied or divided by before anything is added to them; a mask
-is added, or chooses between scores and the lowest numbers (Where). Where then what is not a number becomes 0, as
-exporters write for rows without a key, that is part of it. The scores are never in memory as a whole; q, k and v are
-read where their heads were moved from.
+``scale`` is of constants that q, k or the scores are multiplied or divided by before anything is added to them; masks
+are added, or one chooses between scores and a number (Where). Where then what is not a number becomes 0, as exporters
+write for rows without a key, that is part of it. The scores are never in memory as a whole; q, k and v are read where
+their heads were moved from.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from ..context import Context, Item, Origin, Record, Value
 from ..dtypes import F32
 from ..layout import dense
-from ._elementwise import broadcast
 from ._operands import Operand, operand
 from .attention import EMPTY_IS_NAN, NAN_IS_ZERO, Heads, attend
-
-# A score that is replaced by so low a number gets the weight of one to which it is added.
-_LOWEST = -1e30
+from .binary import add
 
 
 @dataclass(frozen=True)
@@ -32,8 +28,11 @@ class _Scores:
     k: Value
     """Transposed."""
     scale: float
-    masks: tuple[Value | tuple[Value, float], ...] = ()
-    """Each is added; or is a condition, and what is added where it does not hold."""
+    masks: tuple[Value, ...] = ()
+    """To be added."""
+    visible: Value | None = None
+    """Where this does not hold, scores are replaced by ``low``."""
+    low: float = -math.inf
 
 
 def attended(cx: Context, weights: Value, v: Value) -> Value | None:
@@ -43,7 +42,7 @@ def attended(cx: Context, weights: Value, v: Value) -> Value | None:
     softmax, guarded = _softmax(cx, weights)
     if softmax is None:
         return None
-    scores = _scores(cx, softmax.args[0], weights.shape)
+    scores = _chosen(cx, softmax.args[0], weights.shape) or _scores(cx, softmax.args[0], weights.shape)
     if scores is None or not _fits(scores, weights, v):
         return None
     q, k = scores.q, scores.k
@@ -60,6 +59,7 @@ def attended(cx: Context, weights: Value, v: Value) -> Value | None:
         batch=y.shape[0] if y.rank == 4 else 1,
         scale=scores.scale,
         mask=_mask(cx, scores),
+        low=scores.low,
         undefined=NAN_IS_ZERO if guarded else EMPTY_IS_NAN,
     )
     if record is not None:
@@ -71,14 +71,14 @@ def attended(cx: Context, weights: Value, v: Value) -> Value | None:
 def _fits(scores: _Scores, weights: Value, v: Value) -> bool:
     """Whether the shapes are those of one product of scores and one of weights for each head."""
     q, k = scores.q, scores.k
-    conditions = [m[0] if isinstance(m, tuple) else m for m in scores.masks]
+    masks = [*scores.masks, *([scores.visible] if scores.visible is not None else [])]
     return (
         q.dtype is F32
         and q.rank == k.rank == v.rank
         and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
         and v.shape[-2] == weights.shape[-1]
         and min(*q.shape, *k.shape, *v.shape) > 0
-        and all(m.rank <= v.rank and m.shape[-1:] == weights.shape[-1:] for m in conditions)
+        and all(m.rank <= v.rank and m.shape[-1:] == weights.shape[-1:] for m in masks)
     )
 
 
@@ -112,71 +112,65 @@ def _number(cx: Context, x: Item | None) -> float | None:
     return number
 
 
+def _chosen(cx: Context, x: Item | None, shape: Sequence[int]) -> _Scores | None:
+    """What ``x`` is computed from, if these are scores of which some are replaced by a number."""
+    origin = _made_by(cx, x, 1, "Where")
+    if origin is None or not isinstance(x, Value) or x.shape != tuple(shape):
+        return None
+    visible, inner, other = origin.args
+    low, found = _number(cx, other), _scores(cx, inner, shape, masked=False)
+    if low is None or found is None or not isinstance(visible, Value):
+        return None
+    return replace(found, visible=visible, low=low)
+
+
 def _scores(cx: Context, x: Item | None, shape: Sequence[int], *, masked: bool = True) -> _Scores | None:
     """What ``x``, of this shape, is computed from, if these are scores; without ``masked``, before any mask."""
-    if not isinstance(x, Value) or x.shape != tuple(shape):
-        return None
-    origin = _made_by(cx, x, 1, "MatMul", "Mul", "Div", *(("Add", "Where") if masked else ()))
-    if origin is None:
+    origin = _made_by(cx, x, 1, "MatMul", "Mul", "Div", *(("Add",) if masked else ()))
+    if origin is None or not isinstance(x, Value) or x.shape != tuple(shape):
         return None
     kind, args = origin.node.op_type, [a for a in origin.args if isinstance(a, Value)]
     if kind == "MatMul":
         (q, by_q), (k, by_k) = (_unscaled(cx, a) for a in args)
         return _Scores(q, k, by_q * by_k)
-    if kind in ("Mul", "Div"):
-        for inner, factor in _factors(cx, origin):
-            found = _scores(cx, inner, shape, masked=False)
+    if kind == "Add":
+        for inner, mask in ((0, 1), (1, 0)):
+            found = _scores(cx, args[inner], shape) if mask not in origin.rewritten else None
             if found is not None:
-                return replace(found, scale=found.scale * factor)
-    elif kind == "Add":
-        for inner, mask in (args, args[::-1]):
-            found = _scores(cx, inner, shape)
-            if found is not None:
-                return replace(found, masks=(*found.masks, mask))
-    else:
-        low = _number(cx, args[2])
-        found = _scores(cx, args[1], shape) if low is not None and low <= _LOWEST else None
-        if found is not None and low is not None:
-            return replace(found, masks=(*found.masks, (args[0], low)))
+                return replace(found, masks=(*found.masks, args[mask]))
+        return None
+    for inner, factor in _factors(cx, origin):
+        found = _scores(cx, args[inner], shape, masked=False)
+        if found is not None:
+            return replace(found, scale=found.scale * factor)
     return None
 
 
-def _factors(cx: Context, origin: Origin) -> Iterator[tuple[Value, float]]:
-    """Ways in which a Mul or Div is a tensor times a number."""
-    a, b = origin.args
-    by_a, by_b = _number(cx, a), _number(cx, b)
+def _factors(cx: Context, origin: Origin) -> Iterator[tuple[int, float]]:
+    """Ways in which a Mul or Div is one of its inputs times a number."""
+    by_a, by_b = (_number(cx, a) for a in origin.args)
     divides = origin.node.op_type == "Div"
-    if by_b is not None and isinstance(a, Value) and not (divides and by_b == 0):
-        yield a, 1 / by_b if divides else by_b
-    if by_a is not None and isinstance(b, Value) and not divides:
-        yield b, by_a
+    if by_b is not None and not (divides and by_b == 0):
+        yield 0, 1 / by_b if divides else by_b
+    if by_a is not None and not divides:
+        yield 1, by_a
 
 
 def _unscaled(cx: Context, x: Value) -> tuple[Value, float]:
     """What ``x`` is a multiple of, if only scores read it."""
     origin = _made_by(cx, x, 1, "Mul", "Div")
-    for inner, factor in _factors(cx, origin) if origin is not None else ():
-        if inner.shape == x.shape:
+    for i, factor in _factors(cx, origin) if origin is not None else ():
+        inner = origin.args[i] if origin is not None and i not in origin.rewritten else None
+        if isinstance(inner, Value) and inner.shape == x.shape:
             return inner, factor
     return x, 1.0
 
 
 def _mask(cx: Context, scores: _Scores) -> Value | None:
     """All masks as one: f32 to add, or bool."""
-    masks = scores.masks
-    if len(masks) == 1 and isinstance(masks[0], tuple) and masks[0][1] == -np.inf:
-        return masks[0][0]
-    total: Value | None = None
-    for mask in masks:
-        if isinstance(mask, tuple):
-            condition, low = mask
-            numbers = [cx.known(np.array(number, np.float32)) for number in (0, low)]
-            mask = broadcast(cx, "where_32", "cab", (condition, *numbers), F32)[0]
-        total = (
-            mask
-            if total is None
-            else broadcast(cx, "add_f32", "ab", (total, mask), F32, swaps=True, act=0, alpha=0.0, beta=0.0)[0]
-        )
+    total = scores.visible
+    for mask in scores.masks:
+        total = mask if total is None else add(cx, total, mask)
     return total
 
 

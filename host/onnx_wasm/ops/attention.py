@@ -95,11 +95,13 @@ def attend(
     left: int = -1,
     right: int = -1,
     sinks: Value | None = None,
+    low: float = -math.inf,
     undefined: int = EMPTY_IS_ZERO,
 ) -> Record | None:
     """Emit the record, unless it has nothing to do.
 
-    ``mask`` is f32 to add or bool, and broadcasts to (batch, heads, rows, keys); keys beyond its last axis are masked.
+    ``mask`` is f32 to add or bool, False for scores that become ``low``, and broadcasts to (batch, heads, rows, keys);
+    keys beyond its last axis are masked.
     ``lengths`` (i32) plus ``more`` are the keys a batch has. A query at position p, ``offset`` for the first or with
     ``aligned`` the last key for the last, sees those from p - left to p + right.
     """
@@ -157,6 +159,7 @@ def attend(
         aligned=int(aligned),
         left=left,
         right=right,
+        low=low,
         undefined=undefined,
         width=width,
     )

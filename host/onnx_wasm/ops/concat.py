@@ -99,12 +99,12 @@ def _parts(cx: Context, x: Value, axis: int, lengths: Sequence[int]) -> tuple[Va
             parts.append(cx.known(x.known.reshape(rows, row)[:, at : at + n].reshape(shape)))
         elif rows == 1 or extent == x.shape[axis]:
             y = cx.alias(x, shape, offset=at * x.dtype.itemsize)
-            parts.append(part(cx, x, y, places) if x.view is not None else y)
+            parts.append(part(cx, x, y, places) if x.moved_from is not None else y)
         elif i < len(cx.node.outputs) and not cx.node.outputs[i]:
             parts.append(None)
         else:
-            y = cx.out(shape, x.dtype)
+            y = part(cx, x, cx.out(shape, x.dtype), places)
             copy(cx, x, y, [(rows, row, n), (n, 1, 1)], source=at)
-            parts.append(part(cx, x, y, places))
+            parts.append(y)
         at, first = at + n, first + extent
     return tuple(parts)

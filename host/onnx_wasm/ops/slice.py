@@ -86,18 +86,18 @@ def pick(cx: Context, x: Value, picked: Sequence[range]) -> Value:
     left = collapse(dims)
     if not left or (len(left) == 1 and left[0][1] == 1):
         y = cx.alias(x, shape, offset=first * x.dtype.bits // 8)
-        return part(cx, x, y, picked) if x.view is not None else y
-    y = cx.out(shape, x.dtype)
+        return part(cx, x, y, picked) if x.moved_from is not None else y
+    y = part(cx, x, cx.out(shape, x.dtype), picked)
     copy(cx, x, y, dims, source=first)
-    return part(cx, x, y, picked)
+    return y
 
 
 def part(cx: Context, x: Value, y: Value, picked: Sequence[range]) -> Value:
-    """``y``, which has these places of ``x``, with a note of where they can be read instead."""
+    """``y``, to which these places of ``x`` are to be copied, with a note of where they can be read instead."""
     if min(p.step for p in picked) > 0:
         seen = cx.view(x)
         if seen is not None:
-            y.view = seen._replace(layout=seen.layout.part(picked))
-        elif x.view is None:
+            y.moved_from = seen._replace(layout=seen.layout.part(picked))
+        else:
             cx.seen(y, x, whole(x.shape).part(picked))
     return y

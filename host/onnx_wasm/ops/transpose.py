@@ -76,13 +76,13 @@ def _source(cx: Context, x: Value, view: tuple[int, ...]) -> tuple[Value, Layout
 
 
 @lru_cache(64)
-def _moves(layout: Layout, order: tuple[int, ...]) -> list[Dim]:
+def _moves(layout: Layout, order: tuple[int, ...]) -> tuple[Dim, ...]:
     """The fewest dims that visit a tensor with its axes in another order."""
     moved = layout.permuted(order)
-    return collapse(zip(moved.shape, moved.strides, strides(moved.shape), strict=True))
+    return tuple(collapse(zip(moved.shape, moved.strides, strides(moved.shape), strict=True)))
 
 
-def _emit(cx: Context, x: Value, y: Value, dims: list[Dim]) -> None:
+def _emit(cx: Context, x: Value, y: Value, dims: Sequence[Dim]) -> None:
     size = width(cx, x)
     if dims[-1][1] == 1:
         run = dims[-1][0]
@@ -98,12 +98,12 @@ def _emit(cx: Context, x: Value, y: Value, dims: list[Dim]) -> None:
     emit_transpose(cx, x, y, dims, size)
 
 
-def emit_transpose(cx: Context, x: Value, y: Value, dims: list[Dim], size: int) -> None:
+def emit_transpose(cx: Context, x: Value, y: Value, dims: Sequence[Dim], size: int) -> None:
     # The plane of the axis that is last in y and the one that is last in x; the other axes are its batch.
     rows, ss, _ = dims[-1]
     a = next(i for i, dim in enumerate(dims) if dim[1] == 1)
     cols, _, ds = dims[a]
-    batch = dims[:a] + dims[a + 1 : -1]
+    batch = [*dims[:a], *dims[a + 1 : -1]]
     line = LINE // size
     block = line * max(1, ELEMENTS // (min(cols, COLS) * line))
     blocks = -(-rows // block) * -(-cols // COLS)
