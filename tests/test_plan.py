@@ -7,13 +7,17 @@ from hypothesis import strategies as st
 
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
-from onnx_wasm.plan import ALIGNMENT, Buffer, Place, Planner, SegmentPlan, lower_bound, place
+from onnx_wasm.plan import ALIGNMENT, Buffer, Place, Planner, SegmentPlan, alive_at, place
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8), st.integers(1, 5000)), min_size=1, max_size=40)
 
 
 def buffers_of(spans: list[tuple[int, int, int]]) -> list[Buffer]:
     return [Buffer(nbytes, first, first + length, Place.ARENA) for first, length, nbytes in spans]
+
+
+def lower_bound(buffers: list[Buffer]) -> int:
+    return max(alive_at(buffers, 0, 40))
 
 
 @given(SPANS)
@@ -36,7 +40,8 @@ def test_placed_buffers_never_overlap_while_alive(spans: list[tuple[int, int, in
 def test_the_lower_bound_is_the_most_alive_at_once(spans: list[tuple[int, int, int]]) -> None:
     buffers = buffers_of(spans)
     alive = [sum(b.size for b in buffers if b.first <= t <= b.last) for t in range(40)]
-    assert lower_bound(buffers) == max(alive)
+    assert alive_at(buffers, 0, 40) == alive
+    assert alive_at(buffers, 7, 20) == alive[7:20]
 
 
 def test_a_better_order_is_found_where_greedy_wastes() -> None:

@@ -125,7 +125,7 @@ class KernelTable:
 
     def _place(self, name: str, function: _Function) -> str:
         # `link` puts its code here: what it calls may be defined later.
-        self.functions[name] = function
+        self.functions[name] = function._replace(body=_COMMENT.sub("", function.body))
         return f"{{{{{name}}}}}\n"
 
     def inline(self, name: str, signature: str, caller: Any) -> str:

@@ -234,9 +234,9 @@ class Record:
     those. It reports nothing."""
     position: int = -1
     """Its place on the tape; -1 in a recipe."""
-    writes: set[Value] | None = None
-    """The tensors that it writes, if it is of no use where nothing reads them; None: it is of use in any case, or what
-    it writes is not known."""
+    made: set[Value] | None = None
+    """All tensors that its node makes, if it is of no use where nothing reads those of them that it mentions; of a flat
+    record, ``y``. None: it is of use in any case."""
     permute: Callable[[Value, Sequence[int]], bool] | None = None
     """``permute(y, order)`` rewrites the record to write to ``y`` instead, its axes in that order. False, and nothing
     changed, if it cannot."""
@@ -410,13 +410,13 @@ class Context:
 
     def begin(self) -> int:
         """Begin to describe what computes nothing but new tensors. Returns its place, for `end`."""
-        self._made.clear()
+        self._made = set()
         return len(self.records)
 
     def end(self, begin: int) -> None:
-        """Note what the records since then write, so that they can be left out if nothing reads that."""
+        """Let the records since then be left out if nothing reads what they make."""
         for record in self.records[begin:]:
-            record.writes = self._made.intersection([v.root for v in record.values()]) or None
+            record.made = self._made
 
     def emit(
         self,

@@ -15,11 +15,6 @@ class Layout(NamedTuple):
     shape: Ints
     strides: Ints
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether the elements lie one behind the other, in their order."""
-        return all(n == 1 or s == d for n, s, d in zip(self.shape, self.strides, dense(self.shape), strict=True))
-
     def permuted(self, order: Sequence[int]) -> Layout:
         """With the axes in another order."""
         return Layout(self.offset, tuple(self.shape[a] for a in order), tuple(self.strides[a] for a in order))

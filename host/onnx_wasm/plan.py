@@ -203,9 +203,12 @@ def _needed(records: Sequence[Record], roots: set[Value]) -> tuple[list[Record],
     kept: list[Record] = []
     values: list[list[Value]] = []
     for record in reversed(records):
-        if record.writes is not None and roots.isdisjoint(record.writes):
-            continue
         mentioned = record.values()
+        made = record.made
+        if made is not None:
+            writes = {v.root for v in ([record.args["y"]] if record.flat else mentioned)} & made
+            if writes and roots.isdisjoint(writes):
+                continue
         roots.update([v.root for v in mentioned])
         kept.append(record)
         values.append(mentioned)
@@ -253,15 +256,11 @@ def alive_at(buffers: Iterable[Buffer], start: int, end: int) -> list[int]:
     """The bytes alive at each record from ``start`` to ``end``."""
     change = [0] * (end - start + 1)
     for b in buffers:
-        change[min(max(b.first, start), end) - start] += b.size
-        change[min(b.last + 1, end) - start] -= b.size
+        first, after = max(b.first, start), min(b.last + 1, end)
+        if first < after:
+            change[first - start] += b.size
+            change[after - start] -= b.size
     return list(itertools.accumulate(change))[:-1]
-
-
-def lower_bound(buffers: Sequence[Buffer]) -> int:
-    """The most bytes alive at one record."""
-    first, last = (min((b.first for b in buffers), default=0), max((b.first for b in buffers), default=0))
-    return max(alive_at(buffers, first, last + 1), default=0)
 
 
 def _chains(records: Sequence[Record], values: Sequence[Sequence[Value]], start: int) -> Iterator[tuple[int, int]]:

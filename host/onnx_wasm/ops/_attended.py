@@ -197,10 +197,9 @@ def _permuting(record: Record) -> Callable[[Value, Sequence[int]], bool]:
             return False
         steps = {axis: 4 * step for axis, step in zip(order, dense(y.shape), strict=True)}
         names = ("y_batch", "y_head", "y_row")[4 - rank :]
-        old = record.args["y"].root
         record.args.update(zip(names, (steps[a] for a in range(rank - 1)), strict=True), y=y)
-        if record.writes is not None:
-            record.writes = (record.writes - {old}) | {y}
+        if record.made is not None:
+            record.made = {y}
         return True
 
     return permute

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..context import Array, Context, Value
 from ..errors import UnsupportedModelError
+from ..layout import dense
 
 Dim = tuple[int, int, int]
 """(extent, source stride, destination stride); strides count elements."""
@@ -47,11 +48,8 @@ def normal_axes(cx: Context, axes: Iterable[int], rank: int) -> list[int]:
 
 
 def strides(shape: Sequence[int]) -> list[int]:
-    """Elements between neighbours along each axis of a dense tensor."""
-    result = [1] * len(shape)
-    for i in range(len(shape) - 1, 0, -1):
-        result[i - 1] = result[i] * shape[i]
-    return result
+    """`layout.dense` as a list."""
+    return list(dense(shape))
 
 
 def collapse(dims: Iterable[Dim]) -> list[Dim]:
