@@ -67,6 +67,8 @@ def _heads(g: Builder, batch: int, rows: int, heads: int, size: int, *, transpos
             (x,) = g.node("Slice", [x, *ends], exact=True)
         else:
             (x,) = g.node("Slice", [x], exact=True, starts=[at], ends=[at + heads * size], axes=[2])
+    if g.chance(30):
+        (x,) = g.node("MatMul", [x, g.value([heads * size, heads * size], kind="unit", const=True)])
     (y,) = g.node("Reshape", [x, g.host(np.array([batch, rows, heads, size], np.int64))], exact=True)
     if not transposed or how == 2:
         (y,) = g.node("Transpose", [y], exact=True, perm=[0, 2, 1, 3])
@@ -106,6 +108,11 @@ def attention(g: Builder) -> Tensor:
             (x,) = g.node("Where", [visible, x, low])
         else:
             mask = g.value(shape, "float32")
+            if g.chance(30):
+                hidden = g.given(np.array(g.choice([-np.inf, np.finfo(np.float32).min]), np.float32), const=True)
+                (mask,) = g.node("Where", [g.value(shape, "bool"), mask, hidden]) if g.opset >= 9 else (mask,)
+            elif g.chance(40):
+                (mask,) = g.node("MatMul", [q, g.value([size, keys], kind="unit")])
             (x,) = g.node("Add", [x, mask] if g.chance(70) else [mask, x])
     (x,) = g.node("Softmax", [x], axis=g.choice([-1, 3]) if g.opset >= 11 else 3)
     if g.opset >= 16 and g.chance(30):
