@@ -342,6 +342,15 @@ def test_scores_of_another_form_stay_scores(scores: list[Any], given: dict[str, 
     assert used["softmax_f32_last"] == 1
 
 
+@pytest.mark.parametrize(
+    ("op", "factor", "size"), [("Mul", 1e25, 1e-25), ("Mul", 1e-25, 1e25), ("Div", 1e-40, 1e-20), ("Div", 1e38, 1e19)]
+)
+def test_a_scale_that_is_not_ordinary(op: str, factor: float, size: float) -> None:
+    data, feeds = attention([node(op, ["s", "c"], ["n"]), node(op, ["n", "c"], ["m"])], c=np.array(factor, np.float32))
+    feeds |= {n: feeds[n] * np.float32(size) for n in ("q", "k")}
+    assert "attention_f32" not in check(data, feeds)
+
+
 @pytest.mark.parametrize("outputs", [("y", "p"), ("y", "s"), ("y", "m")])
 def test_scores_and_weights_that_others_read_are_there(outputs: tuple[str, ...]) -> None:
     data, feeds = attention([node("Mul", ["s", "c"], ["m"])], outputs=outputs, c=SCALE)

@@ -21,6 +21,9 @@ from ._operands import Operand, operand
 from .attention import EMPTY_IS_NAN, NAN_IS_ZERO, Heads, attend
 from .binary import add
 
+# Factors beyond may overflow, or become 0, where they are multiplied with each other before they meet a tensor.
+_LEAST = 1e-30
+
 
 @dataclass(frozen=True)
 class _Scores:
@@ -69,7 +72,7 @@ def attended(cx: Context, weights: Value, v: Value) -> Value | None:
 
 
 def _fits(scores: _Scores, weights: Value, v: Value) -> bool:
-    """Whether the shapes are those of one product of scores and one of weights for each head."""
+    """Whether the shapes are those of one product of scores and one of weights for each head, the scale is ordinary."""
     q, k = scores.q, scores.k
     masks = [*scores.masks, *([scores.visible] if scores.visible is not None else [])]
     return (
@@ -77,6 +80,7 @@ def _fits(scores: _Scores, weights: Value, v: Value) -> bool:
         and q.rank == k.rank == v.rank
         and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
         and v.shape[-2] == weights.shape[-1]
+        and (scores.scale == 0 or _LEAST < abs(scores.scale) < 1 / _LEAST)
         and min(*q.shape, *k.shape, *v.shape) > 0
         and all(m.rank <= v.rank and m.shape[-1:] == weights.shape[-1:] for m in masks)
     )

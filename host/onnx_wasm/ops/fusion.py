@@ -52,6 +52,9 @@ def fuse_affine(cx: Context, x: Value, scale: Value | None, shift: Value | None)
         return False
     if record.args.get("residual") is not None:
         return False
+    # Channels of another shape of the same elements are others.
+    if x.shape[:2] != record.args["y"].shape[:2]:
+        return False
     return record.affine(scale, shift)
 
 
