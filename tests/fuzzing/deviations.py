@@ -202,6 +202,12 @@ def _fractional(question: Question) -> bool:
     return any(float(s) * x.shape[a] % 1 for s, a in zip(scales, axes, strict=True))
 
 
+def _passes_nothing(question: Question) -> bool:
+    """A Loop that has scan outputs and no iteration."""
+    count = question.input(0) if question.op == "Loop" else None
+    return count is not None and int(count) < 1 and len(question.node.output) > len(question.node.input) - 2
+
+
 def _beyond(question: Question, *, narrow: bool) -> bool:
     """A reduction of integers whose sum or product float64 may not hold, or, if `narrow`, their own type."""
     powers = {"ReduceSum": 1, "ReduceL1": 1, "ReduceMean": 1, "ReduceL2": 2, "ReduceSumSquare": 2, "ReduceProd": 0}
@@ -279,7 +285,12 @@ DEVIATIONS: list[Deviation] = [
     Deviation(
         "native", "NaN is never the maximum", lambda q: q.op in ("Hardmax", "ArgMax", "ArgMin") and not_a_number(q)
     ),
-    Deviation("reference", "has no form that flattens", lambda q: q.op == "Hardmax" and q.opset < 13),
+    Deviation(
+        "reference",
+        "has no form that flattens",
+        lambda q: q.op in ("Hardmax", "Softmax", "LogSoftmax") and q.opset < 13,
+    ),
+    Deviation("native", "has no shape for what a loop without iterations only passes on", _passes_nothing),
     Deviation(
         "native",
         "what NaN is as an integer",
@@ -500,6 +511,7 @@ LOOSER = [
     ("lrn.cc:59", "channels have neighbours whatever the number of dimensions after them"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
     ("Batch size must be greater than 0", "a batch of none is none"),
+    ("conv_integer.cc:52", "weights have a zero point for each channel, or one"),
 ]
 
 # Types that are still missing: part of the message.
