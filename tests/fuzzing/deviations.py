@@ -336,6 +336,11 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "ends by a condition that is to be ignored", _heeds),
     Deviation("native", "aligns the last query with the last key, not with the past", _offset),
     Deviation(
+        "native",
+        "shows the lowest number for scores that are masked, ONNX's body negative infinity",
+        lambda q: q.op == "Attention" and q.qk_matmul_output_mode == 2 and q.input(3) is not None,
+    ),
+    Deviation(
         "both",
         "takes 2 / pi in float32",
         lambda q: q.op == "Gelu" and q.approximate == b"tanh" and q.inputs[0].dtype == np.float64,
@@ -510,6 +515,7 @@ LOOSER = [
     ("of input 'sizes' (0)", "how many sizes there are is known when they are"),
     ("lrn.cc:59", "channels have neighbours whatever the number of dimensions after them"),
     ("must be a scalar", "a scale or zero point of shape [1] is as good as a scalar"),
+    ("Dilation not supported for AutoPadType", "pads follow from dilations as from strides"),
     ("Batch size must be greater than 0", "a batch of none is none"),
     ("conv_integer.cc:52", "weights have a zero point for each channel, or one"),
 ]
