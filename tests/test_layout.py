@@ -591,3 +591,16 @@ def test_an_element_of_a_sequence_is_the_same_for_all_readers(transposed: bool, 
     ]
     data = model(nodes, {"x": x}, ["y", "z"], w=CONV, four=np.array(4), zero=np.array(0))
     check(data, {"x": x})
+
+
+def test_bad_data_is_reported_where_nothing_is_made_of_it() -> None:
+    """A node that looks at indices runs, although all that reads its result is empty."""
+    nodes = [node("ScatterND", ["x", "at", "u"], ["s"]), node("Tile", ["s", "none"], ["y"])]
+    data = graphs.model(
+        nodes, {"x": (FLOAT, [3]), "at": (graphs.INT64, [1, 1]), "u": (FLOAT, [1])}, ["y"], {"none": np.array([0])}
+    )
+    feeds = {"x": np.ones(3, np.float32), "at": np.array([[-100]]), "u": np.ones(1, np.float32)}
+    with ort.InferenceSession.create(data) as session:
+        assert session.run({**feeds, "at": np.array([[1]])})["y"].get_data(release_data=True).shape == (0,)
+        with pytest.raises(IndexError, match=r'ScatterND "s" \(node 0\): index -100'):
+            session.run(feeds)

@@ -336,6 +336,11 @@ DEVIATIONS: list[Deviation] = [
     Deviation("native", "ends by a condition that is to be ignored", _heeds),
     Deviation("native", "aligns the last query with the last key, not with the past", _offset),
     Deviation(
+        "reference",
+        "shows scores with the softcap in them",
+        lambda q: q.op == "Attention" and bool(q.softcap) and not q.qk_matmul_output_mode and len(q.node.output) > 3,
+    ),
+    Deviation(
         "native",
         "shows the lowest number for scores that are masked, ONNX's body negative infinity",
         lambda q: q.op == "Attention" and q.qk_matmul_output_mode == 2 and q.input(3) is not None,
