@@ -165,7 +165,7 @@ class KernelTable:
 def _expressions(text: str, at: int) -> tuple[list[str], int]:
     """The expressions from ``at`` on, and where the parenthesis stands that closes the one they are in."""
     found, depth = [], 0
-    for parenthesis in re.finditer(r";;[^\n]*|[()]", text[at:]):
+    for parenthesis in re.finditer(r"[()]", text[at:]):
         if parenthesis[0] == "(":
             depth += 1
             if depth == 1:

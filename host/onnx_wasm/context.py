@@ -350,7 +350,7 @@ class Context:
             value.known = None if x.known is None else x.known.reshape(value.shape)
             value.source, value.recipe = x.source, x.recipe
             value.producer = x.producer if x.uses == 1 else None
-            seen = self.view(x) if x.moved_from is not None else None
+            seen = self.view(x)
             if seen is not None:
                 layout = seen.layout.reshaped(value.shape)
                 value.moved_from = None if layout is None else seen._replace(layout=layout)

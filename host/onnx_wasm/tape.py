@@ -304,19 +304,17 @@ class _Encoder:
 
     def _chain(self, records: Sequence[Record]) -> None:
         """Records within one that does them together."""
-        at, chunk = self.at, len(self.chunks)
+        at, chunk, kernel = self.at, len(self.chunks), self._own("tape_chain")
         self.chains.add(at)
-        self._append(None, self._own("tape_chain"), records[0].units, b"")
+        self._append(None, kernel, records[0].units, b"")
         shared, self.shared = self.shared, False
         for record in records:
             self._record(record)
         self.shared = shared
-        length = self.at - at
-        kernel = self._own("tape_chain")
         values = {v.root: v for r in records for v in r.values()}
         if shared and sum(v.nbytes for v in values.values()) >= SHARED_BYTES:
             kernel |= _SHARED
-        self.chunks[chunk] = HEADER.pack(kernel, length, records[0].units)
+        self.chunks[chunk] = HEADER.pack(kernel, self.at - at, records[0].units)
 
     def _record(self, record: Record) -> None:
         signature = self.signature(record.kernel)

@@ -34,6 +34,20 @@ class Geometry(NamedTuple):
             zeros + self.pads,
         )
 
+    def arguments(self) -> dict[str, Any]:
+        """As kernels take it: in_, k_ (kernel), s_ (strides), q_ (dilations), p_ (pads) and o_ (output) of each
+        dimension, the last of d, h and w."""
+        names = "dhw"[-len(self.input) :]
+        parts = {
+            "in": self.input,
+            "k": self.kernel,
+            "s": self.strides,
+            "q": self.dilations,
+            "p": self.pads,
+            "o": self.output,
+        }
+        return {f"{part}_{name}": v for part, vs in parts.items() for name, v in zip(names, vs, strict=True)}
+
 
 def geometry(
     cx: Context,
@@ -110,10 +124,6 @@ def check_weights(
 def even(n: int, block: int) -> int:
     """The size of blocks of n columns, all about equal and a multiple of 8."""
     return -(-n // -(-n // block) // 8) * 8
-
-
-def axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
-    return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
 
 
 def allow_affine(

@@ -15,7 +15,7 @@ from ..context import Context, Value
 from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._convolution import Geometry, allow_affine, axes, check_weights, even, geometry
+from ._convolution import Geometry, allow_affine, check_weights, even, geometry
 from ._panels import pack_rows
 from ._widen import widened
 from ._winograd import emit_filtered, filtering
@@ -122,12 +122,7 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
         k=k,
         groups=group,
         image_bytes=channels * math.prod(g.input) * 4,
-        **axes("in", g.input),
-        **axes("k", g.kernel),
-        **axes("s", g.strides),
-        **axes("q", g.dilations),
-        **axes("p", g.pads),
-        **axes("o", g.output),
+        **g.arguments(),
         patches=patches,
         lines=lines,
         kc=kc,
@@ -154,13 +149,16 @@ def _are_few(m: int, g: Geometry) -> bool:
 def _emit_few(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geometry, group: int) -> None:
     batch, outputs = y.shape[:2]
     m, channels, pointwise = outputs // group, x.shape[1] // group, _is_pointwise(g)
-    size, k = math.prod(g.output), channels * math.prod(g.kernel)
-    (in_h, in_w), (k_h, k_w), (o_h, o_w) = g.input[1:], g.kernel[1:], g.output[1:]
-    if pointwise:
-        (in_h, in_w), (k_h, k_w), (o_h, o_w) = (1, math.prod(g.input)), (1, 1), (1, size)
+    k, image_bytes = channels * math.prod(g.kernel), channels * math.prod(g.input) * 4
+    # Of two dimensions; where no tap has neighbours, all positions are one row.
+    row = (1, math.prod(g.output))
+    g = Geometry(row, (1, 1), row, (1, 1), (1, 1), (0, 0)) if pointwise else Geometry(*(v[1:] for v in g))
+    arguments = g.arguments()
+    del arguments["s_w"]
+    (k_h, k_w), (o_h, o_w) = g.kernel, g.output
     nc = o_w if o_w <= FEW_POSITIONS else even(o_w, FEW_POSITIONS)
     rows = max(1, min(o_h, FEW_POSITIONS // nc))
-    lines = ((rows - 1) * g.strides[1] + (k_h - 1) * g.dilations[1] + 1) * (nc + (k_w - 1) * g.dilations[2])
+    lines = ((rows - 1) * g.strides[0] + (k_h - 1) * g.dilations[0] + 1) * (nc + (k_w - 1) * g.dilations[1])
     record = cx.emit(
         "conv_few_f32",
         units=batch * group * -(-o_h // rows) * -(-o_w // nc),
@@ -173,13 +171,8 @@ def _emit_few(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g: Geo
         m=m,
         k=k,
         groups=group,
-        image_bytes=channels * math.prod(g.input) * 4,
-        **axes("in", (in_h, in_w)),
-        **axes("k", (k_h, k_w)),
-        s_h=g.strides[1],
-        **axes("q", g.dilations[1:]),
-        **axes("p", g.pads[1:]),
-        **axes("o", (o_h, o_w)),
+        image_bytes=image_bytes,
+        **arguments,
         pointwise=int(pointwise),
         rows=rows,
         nc=nc,
@@ -209,12 +202,7 @@ def _emit_depthwise(cx: Context, x: Value, w: Value, b: Value | None, y: Value, 
         scratch=cx.scratch(32 * k_h * k_w + ((strip - 1) * s_h + halo) * phase * s_w + 64),
         channels=outputs,
         per_input=outputs // group,
-        **axes("in", g.input),
-        **axes("k", g.kernel),
-        **axes("s", g.strides),
-        **axes("q", g.dilations),
-        **axes("p", g.pads),
-        **axes("o", g.output),
+        **g.arguments(),
         fixed=fixed,
         phase=phase,
         strip=strip,

@@ -106,12 +106,7 @@ def _emit_depthwise(cx: Context, x: Value, w: Value, y: Value, g: Geometry, shar
         flip=flip(w.dtype),
         channels=y.shape[1],
         per_input=y.shape[1] // x.shape[1],
-        **_axes("in", g.input),
-        **_axes("k", g.kernel),
-        **_axes("s", g.strides),
-        **_axes("q", g.dilations),
-        **_axes("p", g.pads),
-        **_axes("o", g.output),
+        **g.arguments(),
         rows=rows,
         line=line,
         **_finish(y),
@@ -142,21 +137,12 @@ def _emit_product(
         kp=kp,
         groups=group,
         image_bytes=per_group * math.prod(g.input),
-        **_axes("in", g.input),
-        **_axes("k", g.kernel),
-        **_axes("s", g.strides),
-        **_axes("q", g.dilations),
-        **_axes("p", g.pads),
-        **_axes("o", g.output),
+        **g.arguments(),
         plain=int(plain),
         nc=nc,
         per_image=per_image,
         **_finish(y),
     )
-
-
-def _axes(prefix: str, values: Sequence[int]) -> dict[str, Any]:
-    return {f"{prefix}_{axis}": v for axis, v in zip("dhw"[-len(values) :], values, strict=True)}
 
 
 @op("ConvInteger", since=10)
