@@ -27,7 +27,7 @@ CASES: list[tuple[str, int, dict[str, Any], Any]] = [
     ("LeakyRelu", 16, {"alpha": 0.3}, lambda x: np.where(x < 0, 0.3 * x, x)),
     ("HardSigmoid", 6, {}, lambda x: np.clip(0.2 * x + 0.5, 0, 1)),
     ("HardSigmoid", 6, {"alpha": 0.5, "beta": 0.6}, lambda x: np.clip(0.5 * x + 0.6, 0, 1)),
-    ("HardSwish", 14, {}, lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    ("HardSwish", 14, {}, lambda x: x * np.clip(float(np.float32(1 / 6)) * x + 0.5, 0, 1)),
     ("Elu", 6, {"alpha": 2.0}, lambda x: elu(x, 2)),
     ("Selu", 6, {}, lambda x: elu(x, SELU[0] * SELU[1], 1, SELU[1])),
     ("Celu", 12, {"alpha": 2.0}, lambda x: elu(x, 2, 0.5)),

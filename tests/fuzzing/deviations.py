@@ -332,7 +332,6 @@ DEVIATIONS: list[Deviation] = [
     ),
     Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
     Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
-    Deviation("reference", "takes 1/6 in float32", lambda q: q.op == "HardSwish" and q.inputs[0].dtype == np.float64),
     Deviation("native", "ends by a condition that is to be ignored", _heeds),
     Deviation("native", "aligns the last query with the last key, not with the past", _offset),
     Deviation(

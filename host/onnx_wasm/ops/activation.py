@@ -48,7 +48,7 @@ def hard_sigmoid(cx: Context, x: Value, *, alpha: float = 0.2, beta: float = 0.5
 
 @op("HardSwish", since=14, elementwise=True)
 def hard_swish(cx: Context, x: Value) -> Value:
-    """x min(max(x / 6 + 1 / 2, 0), 1)"""
+    """x min(max(x / 6 + 1 / 2, 0), 1); 1 / 6 is float32 for all types, as in the body that ONNX gives it."""
     short = require(cx, x, FLOATS)
     if x.dtype is F32 and fuse_activation(cx, x, Activation.HARD_SWISH, 1 / 6, 0.5):
         return x
