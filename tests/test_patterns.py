@@ -377,7 +377,7 @@ def flattened(*, opset: int = 13, index: Any = 0) -> tuple[Nodes, Weights]:
 def test_an_extent(opset: int, index: int) -> None:
     nodes, weights = flattened(opset=opset, index=index)
     data = graphs.model(nodes, {"x": (FLOAT, ["a", "b", "c"])}, ["y"], weights, opset=opset)
-    assert kinds(data) == ["Extent", "Concat", "Reshape"]
+    assert kinds(data) == ["Extents", "Reshape"]
     check(data)
 
 
@@ -385,7 +385,7 @@ def test_an_extent_that_is_a_vector_already() -> None:
     nodes, weights = flattened(index=[1])
     nodes[1:4] = [node("Gather", ["s", "i"], ["u"]), node("Concat", ["u", "rest"], ["t"], axis=0)]
     data = made(nodes, weights)
-    assert kinds(data) == ["Extent", "Concat", "Reshape"]
+    assert kinds(data) == ["Extents", "Reshape"]
     check(data)
 
 
@@ -399,12 +399,64 @@ def test_extents_of_one_shape_that_others_read_too() -> None:
         *(node("Cast", [name], [f"{name}_"], to=FLOAT) for name in "evw"),
     ]
     weights["j"] = np.array(2, np.int32)
-    extents = ["Extent", "Concat", "Reshape", "Extent", "Extent", "Extent"]
+    extents = ["Extents", "Reshape", "Extent", "Extent", "Extent"]
     for outputs, expected in [(("y", "e_", "v_", "w_"), extents), (("y", "whole", "v_"), ["Shape", *extents[:-1]])]:
         used = [n for n in nodes if n.output[0] not in ("e_", "v_", "w_", "whole") or n.output[0] in outputs]
         data = made(used, weights, outputs=outputs)
         assert [k for k in kinds(data) if k != "Cast"] == expected
         check(data)
+
+
+def shape_of_two(*parts: str, axis: int = 0) -> tuple[Nodes, Weights]:
+    """A shape of extents of two tensors and constants, in this order."""
+    nodes = [
+        *(node("Shape", [x], [f"{x}s"]) for x in "xw"),
+        node("Gather", ["xs", "first"], ["a"]),
+        node("Gather", ["xs", "last"], ["b"]),
+        node("Gather", ["ws", "first"], ["c"]),
+        node("Gather", ["xs", "scalar"], ["d"]),
+        node("Concat", list(parts), ["t"], axis=axis),
+        node("Reshape", ["x", "t"], ["y"]),
+    ]
+    vectors = {"first": [0], "last": [-1], "rest": [-1], "ones": [1, 1], "none": []}
+    weights: Weights = {n: np.array(v, np.int64) for n, v in vectors.items()}
+    return nodes, {**weights, "scalar": np.int64(1), "w": np.zeros((2, 5), np.float32)}
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize(
+    "parts",
+    [["a", "rest"], ["c", "none", "rest", "b"], ["ones", "a", "a", "rest"], ["rest", "c", "a"], ["b", "rest", "ones"]],
+)
+def test_a_shape_put_together_of_extents(parts: list[str], axis: int) -> None:
+    nodes, weights = shape_of_two(*parts, axis=axis)
+    inputs = {"x": (FLOAT, [2, "b", 4])}
+    data = graphs.model(nodes, inputs, ["y"], weights, opset=13)
+    assert kinds(data)[-2:] == ["Extents", "Reshape"]
+    for extent in (2, 6):
+        x = RNG.standard_normal((2, extent, 4)).astype(np.float32)
+        with ort.InferenceSession.create(data) as session:
+            np.testing.assert_array_equal(session.run({"x": x})["y"].get_data(), graphs.native(data, {"x": x})["y"])
+
+
+def test_an_extent_of_a_shape_that_others_read_too() -> None:
+    nodes, weights = shape_of_two("a", "rest")
+    nodes.append(node("Cast", ["a"], ["z"], to=FLOAT))
+    data = graphs.model(nodes, {"x": (FLOAT, [2, "b", 4])}, ["y", "z"], weights, opset=13)
+    assert kinds(data)[-4:] == ["Extent", "Extents", "Reshape", "Cast"]
+    x = RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    with ort.InferenceSession.create(data) as session:
+        got = session.run({"x": x})
+    assert got["y"].dims == (2, 12)
+    assert got["z"].get_data().tolist() == [2]
+
+
+def test_no_shape_of_what_is_none() -> None:
+    nodes, weights = shape_of_two("a", "rest")
+    nodes.insert(6, node("Add", ["a", "first"], ["sum"]))
+    nodes[7] = node("Concat", ["sum", "rest"], ["t"], axis=0)
+    assert kinds(made(nodes, weights))[-2:] == ["Concat", "Reshape"]
+    assert kinds(made(*shape_of_two("rest")))[-2:] == ["Concat", "Reshape"]
 
 
 def test_an_extent_that_is_not_there() -> None:
@@ -418,4 +470,4 @@ def test_no_extent_with_other_attributes(at: int, attributes: dict[str, int]) ->
     nodes, weights = flattened()
     nodes[at] = node(nodes[at].op_type, nodes[at].input, nodes[at].output, **attributes)
     assert kinds(made(nodes, weights))[at:] == [n.op_type for n in nodes[at:]] or at == 2
-    assert kinds(made(nodes, weights)) != ["Extent", "Concat", "Reshape"]
+    assert kinds(made(nodes, weights)) != ["Extents", "Reshape"]

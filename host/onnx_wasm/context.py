@@ -71,6 +71,7 @@ class Value:
         "const",
         "dtype",
         "known",
+        "maker",
         "moved_from",
         "name",
         "offset",
@@ -117,6 +118,8 @@ class Value:
         """Where its elements were moved from, if they were only moved: readers that can do so read them there."""
         self.computed_by: Origin | None = None
         """What computed it, for some operators."""
+        self.maker = 0
+        """The number of the node that it was made new by; 0 for none."""
 
     @property
     def rank(self) -> int:
@@ -124,12 +127,15 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        return self.dtype.nbytes(self.size)
+        # As DType.nbytes, which is called too often to call it from here.
+        return (self.size * self.dtype.bits + 7) // 8
 
-    @property
-    def memory(self) -> set[Value]:
-        """The roots that its elements can be read in."""
-        return {self.root} if self.moved_from is None else {self.root, self.moved_from.source.root}
+    def shares(self, other: Value) -> bool:
+        """Whether there is memory that elements of both can be read in."""
+        if self.moved_from is None and other.moved_from is None:
+            return self.root is other.root
+        mine, theirs = ({v.root} if v.moved_from is None else {v.root, v.moved_from.source.root} for v in (self, other))
+        return not mine.isdisjoint(theirs)
 
     def __repr__(self) -> str:
         # Errors show it to users.
@@ -173,7 +179,7 @@ class Origin(NamedTuple):
     args: Sequence[Item | None]
     since: int
     """The number of records when it read them."""
-    rewritten: frozenset[int]
+    rewritten: Sequence[int]
     """Which of them it joined: their memory has its own result."""
 
 
@@ -236,9 +242,9 @@ class Record:
     those. It reports nothing."""
     position: int = -1
     """Its place on the tape; -1 in a recipe."""
-    made: set[Value] | None = None
-    """All tensors that its node makes, if it is of no use where nothing reads those of them that it mentions; of a flat
-    record, ``y``. None: it is of use in any case."""
+    maker: int = 0
+    """The number of its node, if it is of no use where nothing reads those of the node's tensors that it mentions; of a
+    flat record, ``y``. 0: it is of use in any case."""
     permute: Callable[[Value, Sequence[int]], bool] | None = None
     """``permute(y, order)`` rewrites the record to write to ``y`` instead, its axes in that order. False, and nothing
     changed, if it cannot."""
@@ -248,7 +254,7 @@ class Record:
 
     def values(self) -> list[Value]:
         """The values among its arguments."""
-        return [a for a in self.args.values() if isinstance(a, Value)]
+        return [a for a in self.args.values() if a.__class__ is Value]
 
 
 @dataclass(eq=False)
@@ -292,7 +298,7 @@ class Context:
         self.records: list[Record] = []
         self.observed: dict[Value, Array] = {}
         """Contents that a run has told, of values in the run so far."""
-        self._made: set[Value] = set()
+        self._maker = 0
         self.sealed = 0
         """So many records have run by the time that the rest is described."""
         # Constants made of constants, kept for the session: they do not change between shapes.
@@ -338,7 +344,7 @@ class Context:
             value.const, value.recipe = True, self._recipe
             self._recipe.made.append(value)
         else:
-            self._made.add(value)
+            value.maker = self._maker
             # At the earliest, if the next record writes it.
             value.ready = len(self.records) + 1
 
@@ -412,14 +418,15 @@ class Context:
 
     def begin(self) -> int:
         """Begin to describe what computes nothing but new tensors. Returns its place, for `end`."""
-        self._made = set()
+        self._maker += 1
         return len(self.records)
 
     def end(self, begin: int) -> None:
         """Let the records since then be left out if nothing reads what they make, but for those that may report."""
-        for record in self.records[begin:]:
+        for i in range(begin, len(self.records)):
+            record = self.records[i]
             if record.flat or record.kernel.startswith(_SILENT):
-                record.made = self._made
+                record.maker = self._maker
 
     def emit(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 Ints = tuple[int, ...]
@@ -28,23 +29,28 @@ class Layout(NamedTuple):
 
     def reshaped(self, shape: Ints) -> Layout | None:
         """The same elements in the same order with other axes; None, if no strides say where they lie."""
-        if 0 in shape:
+        return _reshaped(self, shape)
+
+
+@lru_cache(256)
+def _reshaped(layout: Layout, shape: Ints) -> Layout | None:
+    if 0 in shape:
+        return None
+    groups = _groups([(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n != 1])
+    strides: list[int] = []
+    # From the last axis on, each must fit into what is left of a group.
+    left, step = 1, 1
+    for n in reversed(shape):
+        if n == 1:
+            strides.append(0)
+            continue
+        if left == 1:
+            left, step = groups.pop()
+        if left % n:
             return None
-        groups = _groups([(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n != 1])
-        strides: list[int] = []
-        # From the last axis on, each must fit into what is left of a group.
-        left, step = 1, 1
-        for n in reversed(shape):
-            if n == 1:
-                strides.append(0)
-                continue
-            if left == 1:
-                left, step = groups.pop()
-            if left % n:
-                return None
-            strides.append(step)
-            left, step = left // n, step * n
-        return Layout(self.offset, tuple(shape), tuple(reversed(strides)))
+        strides.append(step)
+        left, step = left // n, step * n
+    return Layout(layout.offset, tuple(shape), tuple(reversed(strides)))
 
 
 def _groups(axes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -171,16 +171,30 @@ class Lowering:
         """The results of a node that asks for nothing, as most are; None, and nothing is done, for any other."""
         cx, form = self.context, step.form
         assert form is not None
-        kinds = self._fits(scope, step, form, args)
-        if STRING in kinds or HostView in kinds:
+        # This runs for every node and every shape: what it asks about the inputs, it asks in one go.
+        kinds: list[Any] = []
+        ready, moved = True, False
+        for item in args:
+            if item.__class__ is Value:
+                kinds.append(item.dtype)
+                if item.known is None and not item.const:
+                    ready = False
+                    moved = moved or item.moved_from is not None
+            else:
+                kinds.append(item.__class__)
+                ready = ready and item is None
+        fits = step.fitting.get(tuple(kinds))
+        if fits is None:
+            fits = self._fits(scope, step, form, args)
+        if not fits:
             return None
-        if are_ready(args):
-            ready = self._fold(form, args)
-            if ready is None and step.pure:
-                ready = self._without_run(scope, step, form, args)
-            if ready is not None:
-                return None if ready == [NotImplemented] else ready
-        before = untransposed(cx, args) if form.elementwise else None
+        if ready:
+            made = self._fold(form, args)
+            if made is None and step.pure:
+                made = self._without_run(scope, step, form, args)
+            if made is not None:
+                return None if made == [NotImplemented] else made
+        before = untransposed(cx, args) if moved and form.elementwise else None
         mark = cx.begin()
         try:
             result = self._once(step, form, args if before is None else before[0])
@@ -221,18 +235,18 @@ class Lowering:
         scope.args, scope.keep = (), ()
         return results
 
-    def _fits(self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]) -> tuple[Any, ...]:
-        """Refuse inputs and attributes that the operator does not take; each combination is looked at once. Returns
-        the kinds of the inputs, among others."""
-        node = step.node
-        kinds = (node.index, scope.checked, *[a.dtype if isinstance(a, Value) else type(a) for a in args])
-        if kinds not in scope.prepared.fitting:
+    def _fits(self, scope: _Scope, step: Step, form: OpDef, args: Sequence[Item | None]) -> bool:
+        """Refuse inputs and attributes that the operator does not take; each combination is looked at once. False, if
+        there are strings among them, or what the host has yet to make."""
+        kinds = tuple([a.dtype if isinstance(a, Value) else type(a) for a in args])
+        if kinds not in step.fitting:
+            node = step.node
             check_call(self.context, form, args)
             wrong = misfit(node.op_type, step.opset, args) if scope.checked and not node.domain else None
             if wrong is not None:
                 self.context.fail(wrong, InvalidModelError)
-            scope.prepared.fitting.add(kinds)
-        return kinds
+            step.fitting[kinds] = STRING not in kinds and HostView not in kinds
+        return step.fitting[kinds]
 
     def _fold(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
         """Shape arithmetic on the host, if that is all that the node does."""
@@ -364,10 +378,12 @@ class Lowering:
             reply = self.context.read(self._asked(request))
 
     def _once(self, step: Step, form: OpDef, args: Sequence[Item | None]) -> Any:
-        cx, bound = self.context, list[Any](args)
-        for i in step.host:
-            if isinstance(bound[i], Value):
-                bound[i] = cx.read(bound[i])
+        cx, bound = self.context, args
+        if step.host:
+            bound = list[Any](args)
+            for i in step.host:
+                if isinstance(bound[i], Value):
+                    bound[i] = cx.read(bound[i])
         try:
             return form.function(cx, *bound, **cx.node.attributes)
         except _MISTAKES as error:
@@ -488,8 +504,7 @@ class Lowering:
         if not isinstance(item, Value) or item.const or item.known is not None:
             return
         if step.node.op_type != "Identity":
-            memory = item.memory
-            joined = (i for i, a in enumerate(args) if isinstance(a, Value) and not memory.isdisjoint(a.memory))
-            item.computed_by = Origin(step.node, step.opset, args, since, frozenset(joined))
+            joined = [i for i, a in enumerate(args) if isinstance(a, Value) and item.shares(a)]
+            item.computed_by = Origin(step.node, step.opset, args, since, joined)
         elif isinstance(first, Value) and first.uses == 1:
             item.computed_by = first.computed_by

@@ -6,15 +6,16 @@
     clip(x + 3, 0, 6) / 6, and that times x             HardSigmoid, HardSwish
     (x - mean) / sqrt(mean of squares + epsilon) ...    LayerNormalization
     Shape -> Gather one -> Unsqueeze                    Extent, of our own
+    Concat of extents and constants                     Extents, of our own
 
-Only where what lies between is read by nobody else; extents also where others read the shape. Constants that are
-combined with x must be float32, so x is.
+Only where what lies between is read by nobody else; extents also where others read the shape, or them. Constants that
+are combined with x must be float32, so x is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,14 +27,17 @@ from .model import INTERNAL, Graph, Initializer, Node
 _LIKE_INPUTS = frozenset(
     ["Add", "Sub", "Mul", "Div", "Relu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Identity"]
 )
-_INPUTS = {
+_INPUTS: dict[str, Sequence[int]] = {
     **dict.fromkeys(["Add", "Sub", "Mul", "Div", "Pow", "Gather"], (2,)),
     **dict.fromkeys(["ReduceMean", "Unsqueeze"], (1, 2)),
     "Clip": (1, 3),
+    "Concat": range(1, 1 << 8),
 }
 """How many inputs a node must have to be looked at; others have one."""
 # How many nodes back the number of axes is looked for.
 _DEPTH = 8
+# Longer vectors among what a Concat joins are no shapes.
+_LONGEST = 64
 
 
 @dataclass(frozen=True)
@@ -434,12 +438,45 @@ def _extent_vector(find: _Finder, node: Node) -> _Match | None:
     return _Match("Extent", extent.inputs[0], nodes, (), {**extent.attributes, "vector": 1}, INTERNAL, opset=1)
 
 
+def _extents(find: _Finder, concat: Node) -> _Match | None:
+    """A shape put together from extents of tensors and constants."""
+    if concat.attributes not in ({"axis": 0}, {"axis": -1}):
+        return None
+    tensors: list[str] = []
+    sources: list[int] = []
+    numbers: list[int] = []
+    for name in concat.inputs:
+        extent, constant = find.producers.get(name), find.constant(name)
+        if extent is not None and extent.domain == INTERNAL and extent.op_type == "Extent":
+            if not extent.attributes["vector"]:
+                return None
+            (x,) = extent.inputs
+            if x not in tensors:
+                tensors.append(x)
+            sources.append(tensors.index(x))
+            numbers.append(extent.attributes["axis"])
+        elif constant is not None and constant.dtype is I64 and len(constant.shape) == 1 and constant.size <= _LONGEST:
+            sources += [-1] * constant.size
+            numbers += constant.array().tolist()
+        else:
+            return None
+    if not tensors:
+        return None
+    extents = [
+        n for i in dict.fromkeys(concat.inputs) if (n := find.producers.get(i)) is not None and n.domain == INTERNAL
+    ]
+    nodes = (*(n for n in extents if find.closed((n, concat), concat)), concat)
+    attributes = {"sources": tuple(sources), "numbers": tuple(numbers)}
+    return _Match("Extents", tensors[0], nodes, tuple(tensors[1:]), attributes, INTERNAL, opset=1)
+
+
 _PATTERNS: dict[str, tuple[Callable[[_Finder, Node], _Match | None], ...]] = {
     "Mul": (_gelu, _hard, _swish),
     "Div": (_hard,),
     "Add": (_layer_norm,),
     "Gather": (_extent,),
     "Unsqueeze": (_extent_vector,),
+    "Concat": (_extents,),
 }
 """By the type of the last node."""
 

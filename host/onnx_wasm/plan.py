@@ -203,10 +203,9 @@ def _needed(records: Sequence[Record], roots: set[Value]) -> tuple[list[Record],
     kept: list[Record] = []
     values: list[list[Value]] = []
     for record in reversed(records):
-        mentioned = record.values()
-        made = record.made
-        if made is not None:
-            writes = {v.root for v in ([record.args["y"]] if record.flat else mentioned)} & made
+        mentioned, maker = record.values(), record.maker
+        if maker:
+            writes = [v.root for v in ([record.args["y"]] if record.flat else mentioned) if v.root.maker == maker]
             if writes and roots.isdisjoint(writes):
                 continue
         roots.update([v.root for v in mentioned])

@@ -38,6 +38,9 @@ class Step(NamedTuple):
     """Of those that are read: index, name, number of readers."""
     last: tuple[str, ...]
     """Names that no node after it reads."""
+    fitting: dict[tuple[Any, ...], bool]
+    """The kinds of inputs that have passed the checks: the types of tensors, the classes of others. Whether a node of
+    these is `plain` after all."""
 
 
 @dataclass(eq=False)
@@ -52,8 +55,6 @@ class Prepared:
     """Of initializers, and of the outputs of settled nodes."""
     settled: set[int] = field(default_factory=set)
     """Nodes whose outputs depend on this graph's initializers alone: what the first lowering made of them holds."""
-    fitting: set[tuple[Any, ...]] = field(default_factory=set)
-    """Nodes and the kinds of their inputs that have passed the checks."""
     steps: dict[tuple[str, ...], list[Step]] = field(default_factory=dict)
     """By fetches."""
 
@@ -206,4 +207,5 @@ def _step(prepared: Prepared, node: Node, last: tuple[str, ...]) -> Step:
         host=tuple(i for i, name in enumerate(given) if form is not None and name in form.host),
         outputs=tuple((i, n, prepared.uses[n]) for i, n in enumerate(node.outputs) if n and prepared.uses[n]),
         last=last,
+        fitting={},
     )

@@ -202,8 +202,7 @@ def _permuting(record: Record) -> Callable[[Value, Sequence[int]], bool]:
         steps = {axis: 4 * step for axis, step in zip(order, dense(y.shape), strict=True)}
         names = ("y_batch", "y_head", "y_row")[4 - rank :]
         record.args.update(zip(names, (steps[a] for a in range(rank - 1)), strict=True), y=y)
-        if record.made is not None:
-            record.made = {y}
+        y.maker = record.maker
         return True
 
     return permute

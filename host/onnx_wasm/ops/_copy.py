@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..context import Array, Context, Value
@@ -73,13 +74,23 @@ def words(dims: Sequence[Dim], scale: int = 1) -> list[int]:
 def copy(cx: Context, x: Value, y: Value, dims: Iterable[Dim], *, source: int = 0, target: int = 0) -> None:
     """Emit a copy of what ``dims`` (slowest first) visits, from element ``source`` of x to element ``target`` of y."""
     size = width(cx, x)
-    left = [(n, s * size, d * size) for n, s, d in collapse(dims)]
-    if any(n == 0 for n, _, _ in left):
+    movement = _movement(tuple(dims), size)
+    if movement is None:
         return
     if source:
         x = cx.alias(x, (x.size - source,), offset=source * size)
     if target:
         y = cx.alias(y, (y.size - target,), offset=target * size)
+    kernel, units, numbers = movement
+    cx.emit(kernel, units=units, x=x, y=y, **numbers)
+
+
+@lru_cache(256)
+def _movement(dims: tuple[Dim, ...], size: int) -> tuple[str, int, dict[str, Any]] | None:
+    """The kernel, the units and the numbers of a record; None, if it has nothing to do."""
+    left = [(n, s * size, d * size) for n, s, d in collapse(dims)]
+    if any(n == 0 for n, _, _ in left):
+        return None
     run = size
     if left and left[-1][1:] == (size, size):
         run *= left.pop()[0]
@@ -89,8 +100,7 @@ def copy(cx: Context, x: Value, y: Value, dims: Iterable[Dim], *, source: int = 
             run //= pieces
             left.append((pieces, run, run))
         units = math.prod(n for n, _, _ in left)
-        cx.emit("copy_runs", units=units, x=x, y=y, run=run, rank=max(len(left), 1), dims=words(left))
-        return
+        return "copy_runs", units, {"run": run, "rank": max(len(left), 1), "dims": words(left)}
     # A short run moves as one wide element.
     n, ss, ds = left.pop()
     if n <= 4 and left and left[-1][0] > 4 * n:
@@ -100,7 +110,7 @@ def copy(cx: Context, x: Value, y: Value, dims: Iterable[Dim], *, source: int = 
         n //= pieces
         left.append((pieces, n * ss, n * ds))
     units = math.prod(d for d, _, _ in left)
-    cx.emit(f"copy_strided_b{run}", units=units, x=x, y=y, n=n, ss=ss, ds=ds, rank=max(len(left), 1), dims=words(left))
+    return f"copy_strided_b{run}", units, {"n": n, "ss": ss, "ds": ds, "rank": max(len(left), 1), "dims": words(left)}
 
 
 def _pieces(nbytes: int) -> int:

@@ -30,7 +30,7 @@ def pack_columns(cx: Context, b: Value, k: int, n: int, transposed: bool, scale:
             cx.emit("pack_b8_f32_rows", units=matrices * k, stream=stream, src=b, dst=packed, k=k, n=n, scale=scale)
         return packed
 
-    return cx.derived(f"gemm_b8 {k} {n} {transposed} {scale}", (b,), make)
+    return cx.derived(("gemm_b8", k, n, transposed, scale), (b,), make)
 
 
 def stored_columns(b: Value, k: int, n: int, trans_b: bool) -> Quantized | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..context import Context, Record, Value
 from ..dtypes import F32, F64, I32, I64, U32, U64
@@ -123,7 +123,7 @@ class _Product(NamedTuple):
     batch: tuple[Batch, ...]
 
 
-@lru_cache(64)
+@lru_cache(256)
 def _product(a_shape: tuple[int, ...], b_shape: tuple[int, ...], trans_a: bool, trans_b: bool) -> _Product | str:
     """Of operands of these shapes; what is wrong, about {a} and {b}, if they do not fit."""
     a_rank, b_rank = len(a_shape), len(b_shape)
@@ -267,13 +267,7 @@ def _emit(
         c=c,
         residual=None,
         scratch=cx.scratch(blocks.scratch),
-        m=m,
-        n=n,
-        k=k,
-        kc=blocks.kc,
-        block_m=blocks.block_m,
-        block_n=blocks.block_n,
-        layout=layout,
+        **blocks.numbers,
         lda=(lda or (m if trans_a else k)) * 4,
         ldb=(ldb or (k if trans_b else n)) * 4,
         trans_a=int(trans_a),
@@ -281,13 +275,9 @@ def _emit(
         c_scale=beta,
         c_row=c_strides[0],
         c_column=c_strides[1],
-        by_rows=int(blocks.by_rows),
-        unit=blocks.unit,
-        per_matrix=blocks.per_matrix,
         act=0,
         alpha=0.0,
         beta=0.0,
-        batch=blocks.batch,
     )
     y.producer = record
     if y.rank == 2 and c is None:
@@ -298,18 +288,13 @@ def _emit(
 class _Blocks(NamedTuple):
     """How gemm_f32 cuts a product."""
 
-    kc: int
-    block_m: int
-    block_n: int
-    scratch: int
-    by_rows: bool
-    unit: int
-    per_matrix: int
     units: int
-    batch: tuple[int, ...]
+    scratch: int
+    numbers: dict[str, Any]
+    """Those of the record that say so, and the sizes."""
 
 
-@lru_cache(64)
+@lru_cache(256)
 def _blocks(
     m: int, k: int, n: int, matrices: int, layout: int, batch: tuple[Batch, ...], a_unit: int, b_unit: int
 ) -> _Blocks:
@@ -330,8 +315,20 @@ def _blocks(
     if by_rows:
         unit = 32 if matrices < 8 else -(-m // 4) * 4
     per_matrix = -(-(m if by_rows else n) // unit)
-    words = tuple(_batch_words(batch, a_unit, b_unit))
-    return _Blocks(kc, block_m, block_n, scratch, by_rows, unit, per_matrix, matrices * per_matrix, words)
+    numbers = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "kc": kc,
+        "block_m": block_m,
+        "block_n": block_n,
+        "layout": layout,
+        "by_rows": int(by_rows),
+        "unit": unit,
+        "per_matrix": per_matrix,
+        "batch": tuple(_batch_words(batch, a_unit, b_unit)),
+    }
+    return _Blocks(matrices * per_matrix, scratch, numbers)
 
 
 def _shift_columns(record: Record) -> Callable[[Value | None, Value | None], bool]:

@@ -53,18 +53,22 @@ def _normalize(
     x, scale = wide(cx, x), as_type(cx, scale, wide_type(x))
     bias = None if bias is None else as_type(cx, bias, x.dtype)
     # The kernel reads a dense row of the normalised elements; leading ones do not matter.
-    row = _trimmed(x.shape[axis:])
     dense = True
     for name, p in (("scale", scale), ("bias", bias)):
-        if p is None or (p.rank <= x.rank and _trimmed(p.shape) == row):
+        if (
+            p is None
+            or p.shape == x.shape[axis:]
+            or (p.rank <= x.rank and _trimmed(p.shape) == _trimmed(x.shape[axis:]))
+        ):
             continue
         dense = False
         if p.rank > x.rank or any(d not in (1, n) for d, n in zip(p.shape[::-1], x.shape[::-1], strict=False)):
             cx.fail(f"{name} is {p}, must have shape {list(x.shape[axis:])} or broadcast to {x}")
     y = cx.out(x.shape, x.dtype, reuse=(x,))
-    asked = [family == "layernorm" and wanted(cx, i) for i in (1, 2)]
-    statistics = [1 if a >= axis else d for a, d in enumerate(x.shape)]
-    mean, factor = (cx.out(statistics, x.dtype) if w else None for w in asked)
+    mean = factor = None
+    if family == "layernorm" and len(cx.node.outputs) > 1:
+        statistics = [1 if a >= axis else d for a, d in enumerate(x.shape)]
+        mean, factor = (cx.out(statistics, x.dtype) if wanted(cx, i) else None for i in (1, 2))
     if y.size:
         n = math.prod(x.shape[axis:])
         rows = x.size // n

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .. import dtypes
@@ -23,9 +25,21 @@ def shape(cx: Context, x: Value, *, start: int = 0, end: int | None = None) -> V
 @op("Extent", domain=INTERNAL)
 def extent(cx: Context, x: Value, *, axis: int, vector: int) -> Value:
     """One extent, as a scalar or as a vector (patterns.py)."""
+    value = _extent(cx, x, axis)
+    return cx.known(np.array([value] if vector else value, np.int64))
+
+
+@op("Extents", domain=INTERNAL)
+def extents(cx: Context, *xs: Value, sources: Sequence[int], numbers: Sequence[int]) -> Value:
+    """A vector: for a source among the inputs its extent along the axis that the number is; for -1, the number."""
+    found = [n if x < 0 else _extent(cx, xs[x], n) for x, n in zip(sources, numbers, strict=True)]
+    return cx.known(np.array(found, np.int64))
+
+
+def _extent(cx: Context, x: Value, axis: int) -> int:
     if not -x.rank <= axis < x.rank:
         cx.fail(f"index {axis} out of range [{-x.rank}, {x.rank}) of the shape of {x}", NodeIndexError)
-    return cx.known(np.array(x.shape[axis : axis + 1 or None] if vector else x.shape[axis], np.int64))
+    return x.shape[axis]
 
 
 @op("Size")

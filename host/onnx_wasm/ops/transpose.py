@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -52,18 +53,17 @@ def permute(
                 y.producer = record
                 return y
     source, layout = _source(cx, x, tuple(view))
-    dims = _moves(layout, tuple(order))
+    dims, moved = _moves(layout, tuple(order), result)
     if not any(step == 1 for _, step, _ in dims):
         source, layout = x, whole(view)
-        dims = _moves(layout, tuple(order))
+        dims, moved = _moves(layout, tuple(order), result)
     if layout.offset:
         source = cx.alias(source, (source.size - layout.offset,), offset=layout.offset * x.dtype.bits // 8)
     if x.size == 0 or (len(dims) <= 1 and source.size <= x.size):
         return cx.alias(source, result)
     y = cx.out(result, x.dtype)
-    moved = layout.permuted(order).reshaped(result)
     if moved is not None:
-        cx.seen(y, source, moved._replace(offset=0))
+        cx.seen(y, source, moved)
     _emit(cx, source, y, dims)
     return y
 
@@ -75,11 +75,14 @@ def _source(cx: Context, x: Value, view: tuple[int, ...]) -> tuple[Value, Layout
     return (x, whole(view)) if seen is None or layout is None else (seen.source, layout)
 
 
-@lru_cache(64)
-def _moves(layout: Layout, order: tuple[int, ...]) -> tuple[Dim, ...]:
-    """The fewest dims that visit a tensor with its axes in another order."""
+@lru_cache(256)
+def _moves(layout: Layout, order: tuple[int, ...], shape: tuple[int, ...]) -> tuple[tuple[Dim, ...], Layout | None]:
+    """The fewest dims that visit a tensor with its axes in another order; and where its elements, from its first on,
+    are with axes of that shape."""
     moved = layout.permuted(order)
-    return tuple(collapse(zip(moved.shape, moved.strides, strides(moved.shape), strict=True)))
+    seen = moved.reshaped(shape)
+    dims = collapse(zip(moved.shape, moved.strides, strides(moved.shape), strict=True))
+    return tuple(dims), None if seen is None else seen._replace(offset=0)
 
 
 def _emit(cx: Context, x: Value, y: Value, dims: Sequence[Dim]) -> None:
@@ -99,6 +102,13 @@ def _emit(cx: Context, x: Value, y: Value, dims: Sequence[Dim]) -> None:
 
 
 def emit_transpose(cx: Context, x: Value, y: Value, dims: Sequence[Dim], size: int) -> None:
+    units, numbers = _transpose(tuple(dims), size)
+    cx.emit(f"transpose_b{size}", units=units, x=x, y=y, **numbers)
+
+
+@lru_cache(256)
+def _transpose(dims: tuple[Dim, ...], size: int) -> tuple[int, dict[str, Any]]:
+    """The units and the numbers of a record."""
     # The plane of the axis that is last in y and the one that is last in x; the other axes are its batch.
     rows, ss, _ = dims[-1]
     a = next(i for i, dim in enumerate(dims) if dim[1] == 1)
@@ -107,19 +117,16 @@ def emit_transpose(cx: Context, x: Value, y: Value, dims: Sequence[Dim], size: i
     line = LINE // size
     block = line * max(1, ELEMENTS // (min(cols, COLS) * line))
     blocks = -(-rows // block) * -(-cols // COLS)
-    cx.emit(
-        f"transpose_b{size}",
-        units=blocks * math.prod(n for n, _, _ in batch),
-        x=x,
-        y=y,
-        rows=rows,
-        cols=cols,
-        ss=ss * size,
-        ds=ds * size,
-        block=block,
-        rank=max(len(batch), 1),
-        dims=words(batch, size),
-    )
+    numbers = {
+        "rows": rows,
+        "cols": cols,
+        "ss": ss * size,
+        "ds": ds * size,
+        "block": block,
+        "rank": max(len(batch), 1),
+        "dims": words(batch, size),
+    }
+    return blocks * math.prod(n for n, _, _ in batch), numbers
 
 
 @op("DepthToSpace")
