@@ -235,6 +235,64 @@ def test_scan_runs_over_slices_in_both_directions(runtime: ort.Runtime) -> None:
         np.testing.assert_array_equal(got["sums"], expected["sums"])
 
 
+ADDED = "add = Add (v, x)  twice = Concat <axis = 0> (add, add)"
+KEPT = "kept = Compress <axis = 0> (x, flags)"
+FAILS = "bad = Reshape (v, seven)"
+
+
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize(
+    ("made", "body", "shape"),
+    [
+        ("float[2, 3] twice", ADDED, (0, 2, 3)),
+        ("float[n, 3] twice", ADDED, (0, 0, 3)),
+        ("float[] twice", ADDED, (0, 4, 3)),
+        ("twice", ADDED, (0, 4, 3)),
+        ("float twice", ADDED, (0,)),
+        ("float[] kept", KEPT, (0,)),
+        ("float[] bad", FAILS, (0,)),
+    ],
+    ids=["declared", "partly", "no shape", "no type", "scalar", "only a run can tell", "invalid"],
+)
+def test_a_loop_without_iterations_collects_what_one_would_make(
+    runtime: ort.Runtime, made: str, body: str, shape: tuple[int, ...], planned: bool
+) -> None:
+    data = text(f"""
+    g (int64 trips, float[2, 3] x, bool[2] flags) => (last, all) {{
+        none = Constant <value = bool {{1}}> ()
+        seven = Constant <value_ints = [7]> ()
+        last, all = Loop (trips, none, x) <body = b (int64 i, bool c, float[2, 3] v) =>
+            (bool more, float[2, 3] w, {made}) {{ more = Identity (c)  w = Neg (v)  {body} }}>
+    }}
+    """)
+    feeds = {"x": np.float32([[1, 2, 3], [4, 5, 6]]), "flags": np.array([True, False])}
+    with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+        for trips in (0, -3):
+            got = take(session.run({**feeds, "trips": np.int64(trips)}))
+            np.testing.assert_array_equal(got["last"].reshape(2, 3), feeds["x"])
+            assert (got["all"].shape, got["all"].dtype) == (shape, np.float32)
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (0, 3)), (1, (3, 0)), (-1, (3, 0))])
+@pytest.mark.parametrize("declared", ["float[3] ", ""])
+def test_a_scan_of_nothing(runtime: ort.Runtime, declared: str, axis: int, shape: tuple[int, ...]) -> None:
+    data = text(f"""
+    g (float[3] first, float[n, 3] xs) => (last, all) {{
+        last, all = Scan <num_scan_inputs = 1, scan_output_axes = [{axis}], body = b (float[3] s, float[3] x)
+            => (float[3] t, {declared}y) {{ t = Add (s, x)  y = Neg (t) }}> (first, xs)
+    }}
+    """)
+    first = np.float32([1, 2, 3])
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        got = take(session.run({"first": first, "xs": np.zeros((0, 3), np.float32)}))
+        np.testing.assert_array_equal(got["last"], first)
+        assert got["all"].shape == shape
+        xs = np.float32([[1, 0, 0], [0, 1, 0]])
+        got = take(session.run({"first": first, "xs": xs}))
+        expected = np.stack(list(-(first + np.cumsum(xs, 0))), axis)
+        np.testing.assert_array_equal(got["all"], expected)
+
+
 def test_sequences_go_in_and_come_out(runtime: ort.Runtime) -> None:
     data = text("""
     g (seq(float[n]) xs, float[n] more) => (seq(float[n]) ys, float[m] all, int64 count) {

@@ -41,7 +41,6 @@ from .layout import Layout
 from .model import Graph, Initializer, Node
 
 Array = NDArray[Any]
-Arg = "Value | int | float | Sequence[int] | None"
 Made = TypeVar("Made")
 
 # Elements per work unit of a flat elementwise kernel.
@@ -219,6 +218,8 @@ class Subgraph:
     inputs: Sequence[Item]
     keep: Sequence[Item] = ()
     """What the op still needs afterwards, apart from its inputs."""
+    runs: bool = True
+    """False: only the shapes and types of its outputs are asked for; the answer is None where only a run can tell."""
 
 
 @dataclass(eq=False)
@@ -314,8 +315,7 @@ class Context:
         """A new tensor that records of this op write. It may take over the memory of a value in ``reuse`` of
         the same number of bytes, if this op is the last to read that; the kernel must then work in place."""
         value = Value(shape, dtype)
-        if reuse:
-            value.reuse = tuple(reuse)
+        value.reuse = tuple(reuse)
         if value.shape and min(value.shape) < 0:
             self.fail(f"output shape {list(shape)} has a negative dimension")
         if value.nbytes >= _ADDRESSES:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from .context import Context, HostView, Item, NeedsValueError, Origin, Subgraph, TensorSequence, Value
 from .dtypes import STRING
 from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
+from .fold import MISTAKES, folded
 from .functions import body_of
 from .items import (
     MAX_AT_ONCE,
     are_ready,
     as_array,
-    is_foldable,
     is_small_known,
     is_string,
     listed,
@@ -31,19 +31,17 @@ from .items import (
     values_of,
     weight_of,
 )
-from .model import Graph, Node, ValueInfo
+from .model import Graph, Node
 from .ops.transpose import permute
 from .prepare import LoweringCache, Prepared, Step, steps
 from .registry import OpDef
-from .signatures import check_call, misfit
+from .signatures import check_call, check_declared, misfit
 from .transposes import untransposed
 from .words import counted
 
 Array = NDArray[Any]
 # Iterations that depend on no data are unrolled; past this the host's memory would be at risk.
 MAX_RECORDS = 1 << 22
-_MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError)
-"""What an op, or numpy in its hands, raises on attributes and inputs that it did not expect."""
 Asking = Generator[Value, Array, Any]
 _MOVES = """
     CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity OneHot Pad Reshape
@@ -189,7 +187,7 @@ class Lowering:
         if not fits:
             return None
         if ready:
-            made = self._fold(form, args)
+            made = folded(self.context, form, args)
             if made is None and step.pure:
                 made = self._without_run(scope, step, form, args)
             if made is not None:
@@ -223,9 +221,9 @@ class Lowering:
             results = yield from self._expand(scope, node, args)
         else:
             self._fits(scope, step, form, args)
-            folded = self._fold(form, args) if are_ready(args) else None
-            if folded is not None:
-                results = folded
+            ready = folded(self.context, form, args) if are_ready(args) else None
+            if ready is not None:
+                results = ready
             elif form.name in _MOVING and not form.domain and any(map(is_string, args)):
                 results = yield from self._move_strings(scope, step, form, args)
             else:
@@ -247,34 +245,6 @@ class Lowering:
                 self.context.fail(wrong, InvalidModelError)
             step.fitting[kinds] = STRING not in kinds and HostView not in kinds
         return step.fitting[kinds]
-
-    def _fold(self, form: OpDef, args: Sequence[Item | None]) -> list[Item | None] | None:
-        """Shape arithmetic on the host, if that is all that the node does."""
-        if form.fold is None:
-            return None
-        arrays: list[Array | None] = []
-        const = True
-        for item in args:
-            if item is None:
-                arrays.append(None)
-            elif isinstance(item, Value) and item.known is not None and is_foldable(item):
-                arrays.append(item.known)
-                const = const and item.const
-            else:
-                return None
-        try:
-            folded = form.fold(*arrays, **self.context.node.attributes)
-        except _MISTAKES:
-            # The op itself says what is wrong, and where.
-            return None
-        if folded is NotImplemented:
-            return None
-        values: list[Item | None] = []
-        for array in folded if isinstance(folded, tuple) else (folded,):
-            value = self.context.known(as_array(array))
-            value.const = const
-            values.append(value)
-        return values
 
     def _look(self, scope: _Scope, name: str, view: HostView) -> Asking:
         """The tensor of strings that a view is; a node computes with it, so the run must tell what is in it."""
@@ -373,7 +343,7 @@ class Lowering:
                 request = result.send(reply)
             except StopIteration as stop:
                 return listed(stop.value)
-            except _MISTAKES as error:
+            except MISTAKES as error:
                 self._refuse(error, args)
             reply = self.context.read(self._asked(request))
 
@@ -386,7 +356,7 @@ class Lowering:
                     bound[i] = cx.read(bound[i])
         try:
             return form.function(cx, *bound, **cx.node.attributes)
-        except _MISTAKES as error:
+        except MISTAKES as error:
             self._refuse(error, args)
 
     def _refuse(self, error: Exception, args: Sequence[Item | None]) -> NoReturn:
@@ -407,39 +377,51 @@ class Lowering:
                 request = steps.send(reply)
             except StopIteration as stop:
                 return stop.value
-            except _MISTAKES as error:
+            except MISTAKES as error:
                 self._refuse(error, scope.args)
             if isinstance(request, Subgraph):
                 self._check()
                 if len(cx.records) > MAX_RECORDS:
                     cx.fail(f"more than {MAX_RECORDS:,} records to run", UnsupportedModelError)
                 scope.keep = request.keep
-                names = [i.name for i in request.graph.parameters]
-                if len(names) != len(request.inputs):
-                    cx.fail(
-                        f"{request.graph.where} has {counted(len(names), 'input')}, and is given {len(request.inputs)}"
-                    )
-                inputs = dict(zip(names, request.inputs, strict=True))
-                fetches = tuple(o.name for o in request.graph.outputs)
-                if scope.checked:
-                    self._check_types(request.graph, "input", request.graph.parameters, request.inputs)
-                reply = yield from self._graph(request.graph, inputs, fetches)
+                reply = (yield from self._inside(scope, request)) if request.runs else self._outlined(scope, request)
                 cx.node = node
-                if scope.checked:
-                    self._check_types(request.graph, "output", request.graph.outputs, reply)
             else:
                 value, keep = request if isinstance(request, tuple) else (request, ())
                 scope.keep = [self._asked(value), *keep]
                 reply = yield from self._read(value)
 
-    def _check_types(self, graph: Graph, kind: str, declared: Sequence[ValueInfo], items: Sequence[Item]) -> None:
-        for info, item in zip(declared, items, strict=True):
-            dtype = item.dtype if isinstance(item, Value | TensorSequence) else None
-            if dtype is not None and info.dtype is not None and dtype is not info.dtype:
-                self.context.fail(
-                    f"{kind} {info.name!r} of {graph.name!r} is declared {info.dtype}, but is {dtype}",
-                    InvalidModelError,
-                )
+    def _inside(self, scope: _Scope, request: Subgraph) -> Generator[Value, Array, list[Item]]:
+        """The outputs of a graph inside the node in hand."""
+        cx, node, graph = self.context, self.context.node, request.graph
+        names = [i.name for i in graph.parameters]
+        if len(names) != len(request.inputs):
+            cx.fail(f"{graph.where} has {counted(len(names), 'input')}, and is given {len(request.inputs)}")
+        if scope.checked:
+            check_declared(cx, graph, "input", graph.parameters, request.inputs)
+        inputs = dict(zip(names, request.inputs, strict=True))
+        outputs = yield from self._graph(graph, inputs, tuple(o.name for o in graph.outputs))
+        cx.node = node
+        if scope.checked:
+            check_declared(cx, graph, "output", graph.outputs, outputs)
+        return outputs
+
+    def _outlined(self, scope: _Scope, request: Subgraph) -> list[Item] | None:
+        """What the outputs of a graph would be that does not run; None, if only a run can tell, or it fails."""
+        depth, mark = len(self._scopes), len(self.context.records)
+        steps = self._inside(scope, request)
+        try:
+            next(steps)
+        except StopIteration as stop:
+            made: list[Item] = stop.value
+            return made
+        except OnnxWasmError:
+            return None
+        finally:
+            steps.close()
+            del self._scopes[depth:]
+            del self.context.records[mark:]
+        return None
 
     def _asked(self, request: Any) -> Value:
         value = request[0] if isinstance(request, tuple) else request

@@ -17,7 +17,7 @@ from enum import Enum
 
 from .context import HostView, Record, TensorSequence, Value
 from .dtypes import STRING
-from .items import values_of
+from .items import settle, values_of
 from .lower import Lowering
 
 ALIGNMENT = 64
@@ -118,6 +118,11 @@ class Planner:
         end = self._position = start + len(described)
         known = set(self._buffers)
         records, values = _needed(described, outputs | needed)
+        if asked is None:
+            # What only lowering asks for would keep all that was ever described.
+            for each in values:
+                for value in each:
+                    settle(value)
         self._lifetimes(values, start, outputs)
         for root in needed:
             if root in self._buffers:

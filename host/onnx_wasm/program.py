@@ -53,7 +53,7 @@ class Program:
         self._core = core
         self._fetches = tuple(fetches)
         self._known = dict(known)
-        self._work = self._begin(feeds)
+        self._work: _Work | None = self._begin(feeds)
         self.outputs: dict[Segment, dict[str, Item]] = {}
         self.root = self._advance(self._work, None)
 
@@ -106,6 +106,7 @@ class Program:
         work.last = segment
         if asked is None:
             self.outputs[segment] = work.lowering.outputs
+            self._work = None
         return segment
 
     def _next(self, segment: Segment, feeds: Feeds) -> Segment:
@@ -116,7 +117,7 @@ class Program:
         if child is not None:
             return child
         work = self._work
-        if work.last is not segment:
+        if work is None or work.last is not segment:
             # Another answer was followed from here: lower up to this point once more.
             work = self._begin(feeds)
             for known in segment.path():

@@ -14,7 +14,9 @@ import onnx
 from onnx import defs
 
 from . import dtypes
-from .context import Context, Item, Value
+from .context import Context, Item, TensorSequence, Value
+from .errors import InvalidModelError
+from .model import Graph, ValueInfo
 from .registry import OpDef
 
 _TEXT = {d.onnx: f"tensor({onnx.TensorProto.DataType.Name(d.onnx).lower()})" for d in dtypes.ALL}
@@ -97,3 +99,13 @@ def check_call(cx: Context, form: OpDef, args: Sequence[Item | None]) -> None:
     present = sum(a is not None for a in args[: form.required])
     if present < form.required:
         cx.fail(f"{present} of the {form.required} required inputs given ({', '.join(form.inputs[: form.required])})")
+
+
+def check_declared(cx: Context, graph: Graph, kind: str, declared: Sequence[ValueInfo], items: Sequence[Item]) -> None:
+    """Fail unless inputs or outputs of a graph inside the node in hand are of the types that the graph declares."""
+    for info, item in zip(declared, items, strict=True):
+        dtype = item.dtype if isinstance(item, Value | TensorSequence) else None
+        if dtype is not None and info.dtype is not None and dtype is not info.dtype:
+            cx.fail(
+                f"{kind} {info.name!r} of {graph.name!r} is declared {info.dtype}, but is {dtype}", InvalidModelError
+            )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..context import Context, Item, Steps, Subgraph, TensorSequence, Value
+from ..dtypes import STRING
 from ..errors import InvalidModelError, UnsupportedModelError
 from ..model import Graph
 from ..registry import op
@@ -57,9 +58,10 @@ def loop(
         if cond is not None:
             going = bool(only(cx, "the condition of the body", (yield _tensor(cx, outputs[0]), held())))
         i += 1
-    declared = body.outputs[1 + len(state) :]
-    stacked = [_stack(cx, scan, 0, info.dtype, info.shape) for scan, info in zip(scans, declared, strict=True)]
-    return (*state, *stacked)
+    if not i and scans:
+        inputs = [cx.known(np.array(0, np.int64)), cx.known(np.array(True)), *state]
+        return (*state, *(yield from _empty(cx, body, inputs, [0] * len(scans))))
+    return (*state, *(_stack(cx, values, 0) for values in scans))
 
 
 @op("Scan", since=9)
@@ -100,13 +102,13 @@ def scan(
         state = [_tensor(cx, v) for v in _carried(cx, state, made[:count])]
         for collected, value in zip(outputs, made[count:], strict=True):
             collected.append(_tensor(cx, value))
-    stacked = []
-    for i, collected in enumerate(outputs):
-        if output_backward[i]:
+    if not length:
+        slices = [Value((*x.shape[:a], *x.shape[a + 1 :]), x.dtype) for x, a in zip(inputs, axes, strict=True)]
+        return (*state, *(yield from _empty(cx, body, [*state, *slices], output_axes)))
+    for collected, reverse in zip(outputs, output_backward, strict=True):
+        if reverse:
             collected.reverse()
-        info = body.outputs[count + i]
-        stacked.append(_stack(cx, collected, output_axes[i], info.dtype, info.shape))
-    return (*state, *stacked)
+    return (*state, *(_stack(cx, values, axis) for values, axis in zip(outputs, output_axes, strict=True)))
 
 
 @op("Scan", since=8)
@@ -126,7 +128,7 @@ def scan_8(
         example = [_take(cx, a, 0, b) for a in args]
         steps = scan(cx, *example, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions)
         batches.append((yield from _keeping(steps, [*args, *(v for batch in batches for v in batch)])))
-    return tuple(_stack(cx, [batch[i] for batch in batches], 0, None, None) for i in range(len(body.outputs)))
+    return tuple(_stack(cx, [batch[i] for batch in batches], 0) for i in range(len(body.outputs)))
 
 
 def _keeping(steps: Steps, more: Sequence[Item]) -> Steps:
@@ -195,10 +197,29 @@ def _take(cx: Context, x: Value, axis: int, index: int) -> Value:
     return cx.alias(part, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
-def _stack(cx: Context, values: Sequence[Value], axis: int, dtype: Any, shape: Any) -> Value:
-    if not values:
-        known = tuple(d if isinstance(d, int) else 0 for d in shape or ())
-        return cx.out((0, *known), dtype)
+def _empty(cx: Context, body: Graph, inputs: Sequence[Item], axes: Sequence[int]) -> Steps:
+    """What no iteration collects, along these axes: of the shapes that the body declares, where an axis of unknown size
+    has none; of those that an iteration would make, where it declares none."""
+    declared = body.outputs[len(body.outputs) - len(axes) :]
+    outlined = None
+    if any(info.shape is None or info.dtype is None for info in declared):
+        outlined = yield Subgraph(body, inputs, inputs, runs=False)
+    collected = []
+    for i, (info, axis) in enumerate(zip(declared, axes, strict=True)):
+        one = outlined[len(outlined) - len(axes) + i] if outlined is not None else None
+        shape, dtype = info.shape, info.dtype
+        if isinstance(one, Value):
+            shape, dtype = one.shape if shape is None else shape, one.dtype if dtype is None else dtype
+        extents = [d if isinstance(d, int) else 0 for d in shape or ()]
+        extents.insert(_axis(cx, axis, len(extents) + 1), 0)
+        if dtype is None:
+            cx.fail(f"no iteration says of what type output {info.name!r} of the body is", UnsupportedModelError)
+        collected.append(cx.known(np.zeros(extents, object)) if dtype is STRING else cx.out(extents, dtype))
+    return collected
+
+
+def _stack(cx: Context, values: Sequence[Value], axis: int) -> Value:
+    """One tensor for each iteration, of which there is one at least, along a new axis."""
     if any(v.shape != values[0].shape for v in values):
         cx.fail(f"iterations give different shapes: {[list(v.shape) for v in values][:4]}")
     rank = values[0].rank + 1
