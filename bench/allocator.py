@@ -20,6 +20,7 @@ of `../shared/traces`.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -33,6 +34,7 @@ import wasmtime
 
 from onnx_wasm import engine
 from onnx_wasm import trace as traces
+from onnx_wasm.heap_layout import ENGINE_LIMIT
 from onnx_wasm.heap_log import FREE, MALLOC, TENSOR
 
 SHARED = Path(os.environ.get("ONNX_WASM_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -68,6 +70,8 @@ class Heap:
         self.exports = wasmtime.Instance(self.store, module, [self.memory]).exports(self.store)
         growth = policy.geometric_step, policy.geometric_cap, policy.linear_step
         self.call("heap_init", policy.heap_base, policy.limit, *growth)
+        address = ctypes.addressof(self.memory.data_ptr().contents) + ENGINE_LIMIT
+        ctypes.c_uint32.from_address(address).value = policy.engine_limit % (1 << 32)
         for size in traces.START_REQUESTS if trace.start.top is not None else ():
             self.call("malloc", size)
 

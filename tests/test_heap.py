@@ -256,8 +256,9 @@ def test_a_step_of_zero_grows_by_what_is_needed() -> None:
     heap.close()
 
 
-def test_the_engine_refuses_and_less_is_tried() -> None:
-    heap = WasmHeap(engine_limit=17 * MIB)
+@pytest.mark.parametrize("limit_known", [False, True])
+def test_the_engine_refuses_and_less_is_tried(limit_known: bool) -> None:
+    heap = WasmHeap(engine_limit=17 * MIB, limit_known=limit_known)
     assert grow_by_small_steps(heap, 16 * MIB + PAGE) == [int(16.8125 * MIB)]
     assert heap.growths_refused == 2
     assert heap.malloc(4 * MIB) == 0
@@ -278,8 +279,9 @@ def test_the_growth_log_keeps_the_last_entries() -> None:
     heap.close()
 
 
-def test_a_first_request_that_fails_leaves_a_usable_heap() -> None:
-    heap = WasmHeap(engine_limit=16 * MIB)
+@pytest.mark.parametrize("limit_known", [False, True])
+def test_a_first_request_that_fails_leaves_a_usable_heap(limit_known: bool) -> None:
+    heap = WasmHeap(engine_limit=16 * MIB, limit_known=limit_known)
     assert heap.malloc(20 * MIB) == 0
     assert (heap.noncontiguous, heap.brk(), heap.heap_check()) == (1, BASE, 0)
     assert heap.malloc(8) == BASE + 8

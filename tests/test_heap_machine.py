@@ -25,8 +25,8 @@ pages = st.integers(1, 8)
 class Both:
     """The module and the model, given the same calls."""
 
-    def __init__(self, **options: float) -> None:
-        self.wasm = WasmHeap(**options)
+    def __init__(self, *, limit_known: bool = False, **options: float) -> None:
+        self.wasm = WasmHeap(**options, limit_known=limit_known)
         self.model = Policy(**options)
         self.blocks: dict[int, tuple[int, bytes]] = {}
 
@@ -83,8 +83,11 @@ class HeapMachine(RuleBasedStateMachine):
         step=st.sampled_from([0.0, 0.2, 0.5, 3.0]),
         cap=st.sampled_from([0, 4096, 96 << 20]),
         linear=st.sampled_from([-1, -1, 65536, 200_000]),
+        limit_known=st.booleans(),
     )
-    def begin(self, base: int, initial: int, more: int, below: int, step: float, cap: int, linear: int) -> None:
+    def begin(
+        self, base: int, initial: int, more: int, below: int, step: float, cap: int, linear: int, limit_known: bool
+    ) -> None:
         limit = (initial + more) * PAGE
         self.heap = Both(
             base=base,
@@ -94,6 +97,7 @@ class HeapMachine(RuleBasedStateMachine):
             step=step,
             cap=cap,
             linear=linear,
+            limit_known=limit_known,
         )
 
     @rule(target=live, n=sizes)

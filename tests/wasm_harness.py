@@ -40,6 +40,7 @@ class WasmHeap:
         step: float = 0.2,
         cap: int = 96 << 20,
         linear: int = -1,
+        limit_known: bool = False,
     ) -> None:
         self.instance = engine.Instance(initial // PAGE, engine_limit // PAGE)
         for name, params in CALLS.items():
@@ -48,6 +49,8 @@ class WasmHeap:
         state = (ctypes.c_uint32 * (heap_layout.STATE_END // 4)).from_address(self.instance.address)
         self.state = np.frombuffer(state, np.uint32)
         self.instance.bind("heap_init", "iidii", result=False)(base, maximum, step, cap, linear)
+        if limit_known:
+            self.state[heap_layout.ENGINE_LIMIT // 4] = engine_limit % (1 << 32)
 
     def __getattr__(self, name: str) -> Any:
         """A word of the state block, by its lower-case name in heap_layout."""

@@ -29,6 +29,7 @@ from .errors import (
     no_copy,
 )
 from .gate import Gate, gated
+from .heap_layout import ENGINE_LIMIT
 from .heap_policy import HeapPolicy, parse_bytes, preset
 from .laboratory import Laboratory
 from .memory_info import MemoryInfo
@@ -140,6 +141,7 @@ class Runtime(Laboratory):
         reservation = (ctypes.c_uint8 * (1 << 32)).from_address(instance.address)
         self._bytes: NDArray[np.uint8] = np.ctypeslib.as_array(reservation)
         self._words: NDArray[np.uint32] = self._bytes.view(np.uint32)
+        self._words[ENGINE_LIMIT // 4] = policy.engine_limit % (1 << 32)
         self._workers = Workers(instance, self._words, threads - 1) if threads > 1 else None
         self._run = instance.bind("run", "ii") if self._workers is None else self._workers.run
         self._run_record = instance.bind("run_record", "iii") if self._workers is None else self._workers.run_record

@@ -1,7 +1,7 @@
 """Where the module's heap keeps its state: fixed addresses in linear memory (wasm/_heap.wat.j2).
 
 Every word is an unsigned i32 but ``GEOMETRIC_STEP``, which is an f64. The host reads them; it
-writes ``FAIL_AT``, ``FAIL_GROWTH`` and ``PEAK`` only.
+writes ``FAIL_AT``, ``FAIL_GROWTH``, ``ENGINE_LIMIT`` and ``PEAK`` only.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ WALK_USED_CHUNKS = 364
 WALK_FREE_CHUNKS = 368
 WALK_BINNED = 372
 BAD_CHUNK = 376
+
+ENGINE_LIMIT = 380
+"""Bytes past which the engine grows no memory; 0: none below 4 GiB."""
 
 QUARTERS = 416
 """A byte for each octave of large sizes."""
