@@ -14,9 +14,9 @@ import numpy as np
 import onnx_wasm as ort
 
 from .builder import FLOATS, Case, Tensor
-from .deviations import LOOSER, MISSING, STRICTER
 from .native import NativeCrash, native
 from .peers import Array, Elements, NoPeer, Question, Refused, ask, made, reference, watch, wrong
+from .refusals import LOOSER, MISSING, STRICTER
 
 # float64: attributes and their defaults are float32, and peers differ in what they make of 1e-5.
 RTOL = {"float32": 2e-5, "float64": 3e-8, "float16": 2e-3, "bfloat16": 1.6e-2}
