@@ -67,7 +67,7 @@ class Harness:
     def call(self, kernel: str, units: int = 1, *, begin: int = 0, end: int | None = None, **args: Any) -> None:
         """Run one kernel on addresses and numbers; raises KernelStatus on a report of bad data."""
         signature = engine.manifest().kernels[kernel]
-        assert list(signature.args) == list(args), f"{kernel} takes {list(signature.args)}, got {list(args)}"
+        assert signature.args.keys() == args.keys(), f"{kernel} takes {list(signature.args)}, got {list(args)}"
         fixed = [(_FORMAT[k], a, args[a]) for a, k in signature.args.items()]
         offset = 8 + sum(struct.calcsize("<" + f) for f, _, _ in fixed)
         body, tail = b"", b""
