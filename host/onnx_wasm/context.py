@@ -236,20 +236,20 @@ class Record:
     makes: tuple[str, int] | None = None
     """(argument, bytes a unit): unit u writes bytes [u * b, (u + 1) * b) of that argument and nothing else, so a
     constant that is only packed can be made piece by piece."""
-    uniform: bool = False
+    uniform: bool = field(default=False, init=False)
     """Every unit writes the same, `CHUNK` elements of its output ``y``: a tensor of one value."""
-    flat: bool = False
+    flat: bool = field(default=False, init=False)
     """Unit u writes elements [u * CHUNK, (u + 1) * CHUNK) of its output ``y``, and of inputs of that size reads just
     those. It reports nothing."""
-    position: int = -1
+    position: int = field(default=-1, init=False)
     """Its place on the tape; -1 in a recipe."""
-    maker: int = 0
+    maker: int = field(default=0, init=False)
     """The number of its node, if it is of no use where nothing reads those of the node's tensors that it mentions; of a
     flat record, ``y``. 0: it is of use in any case."""
-    permute: Callable[[Value, Sequence[int]], bool] | None = None
+    permute: Callable[[Value, Sequence[int]], bool] | None = field(default=None, init=False)
     """``permute(y, order)`` rewrites the record to write to ``y`` instead, its axes in that order. False, and nothing
     changed, if it cannot."""
-    affine: Callable[[Value | None, Value | None], bool] | None = None
+    affine: Callable[[Value | None, Value | None], bool] | None = field(default=None, init=False)
     """``affine(scale, shift)`` rewrites the record to give y * scale[c] + shift[c] over channels (axis 1); both are
     constants of shape (C,) or None. False, and nothing changed, if it cannot. Only asked while ``act`` is none."""
 

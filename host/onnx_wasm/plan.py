@@ -169,7 +169,9 @@ class Planner:
             copy = Value(value.shape, value.dtype, name=name)
             if value.nbytes:
                 args = {"x": value, "y": copy, "n": value.nbytes}
-                records.append(Record("copy_bytes", 1, args, self._lowering.context.node, position=len(records)))
+                record = Record("copy_bytes", 1, args, self._lowering.context.node)
+                record.position = len(records)
+                records.append(record)
             value = root = copy
         taken.add(root)
         return value

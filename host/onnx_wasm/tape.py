@@ -12,7 +12,8 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +95,14 @@ class Signature(NamedTuple):
     names: Set[str]
     order: tuple[str, ...]
     """The names of the arguments as ``fixed`` has them; working memory takes two numbers."""
-    places: tuple[tuple[int, str, int], ...]
-    """(index in that order, type, word from the record's start) of those that are no plain numbers."""
+    take: Callable[[Mapping[str, Any]], Sequence[Any]]
+    """The arguments in that order."""
+    tensors: tuple[tuple[int, int], ...]
+    """(index in that order, word from the record's start) of those that are addresses."""
+    scratch: tuple[tuple[int, int], ...]
+    """The same of working memory."""
+    lists: tuple[int, ...]
+    """Indices in that order of lists of words."""
     numbers: tuple[tuple[int, str], ...]
     """(index in that order, type) of integers."""
 
@@ -104,17 +111,24 @@ def signature(kernel: int, kinds: Mapping[str, str]) -> Signature:
     """Of a kernel's id, and its arguments' types by name."""
     word, codes = HEADER.size // 4, ""
     order: list[str] = []
-    places, numbers = [], []
+    tensors, scratch, lists, numbers = [], [], [], []
     for name, kind in kinds.items():
-        if kind in ("i32", "i64"):
+        if kind == "ptr":
+            tensors.append((len(order), word))
+        elif kind == "scratch":
+            scratch.append((len(order), word))
+        elif kind == "words":
+            lists.append(len(order))
+        elif kind in ("i32", "i64"):
             numbers.append((len(order), kind))
-        elif kind not in ("f32", "f64"):
-            places.append((len(order), kind, word))
         code = _CODES[kind]
         order += [name] * len(code)
         word += struct.calcsize("<" + code) // 4
         codes += code
-    return Signature(kernel, struct.Struct("<" + codes), kinds.keys(), tuple(order), tuple(places), tuple(numbers))
+    # Of one name, `itemgetter` answers no sequence.
+    take = itemgetter(*order) if len(order) > 1 else lambda args: [args[n] for n in order]
+    places = tuple(tensors), tuple(scratch), tuple(lists), tuple(numbers)
+    return Signature(kernel, struct.Struct("<" + codes), kinds.keys(), tuple(order), take, *places)
 
 
 def encode(
@@ -179,24 +193,28 @@ def _arguments(record: Record, signature: Signature, address: Callable[[Value, i
         raise ShapeError(f"{record.node}: {record.units} units of work; the limit is {MAX_WORD:,}")
     if args.keys() != signature.names:
         raise AssertionError(f"{record.kernel} takes {list(signature.names)}, {record.node} gives {list(args)}")
-    fixed = [args[name] for name in signature.order]
+    fixed = list(signature.take(args))
     tail = b""
-    for at, kind, word in signature.places:
+    for at, word in signature.tensors:
         value = fixed[at]
-        if isinstance(value, Value):
-            if (value.stride is None) is (kind == "scratch"):
-                name = signature.order[at]
-                raise AssertionError(f"{record.node}: {record.kernel} and its op differ over whose memory {name} is")
-            fixed[at] = address(value, word)
-            if kind == "scratch":
-                fixed[at + 1] = value.stride
-        elif kind == "words":
-            fixed[at] = HEADER.size + signature.fixed.size + len(tail)
-            tail += _words(record, signature.order[at], value)
-        elif value is None:
+        if value is None:
             fixed[at] = 0
-            if kind == "scratch":
-                fixed[at + 1] = 0
+        elif isinstance(value, Value):
+            if value.stride is not None:
+                raise _whose_memory(record, signature.order[at])
+            fixed[at] = address(value, word)
+    for at, word in signature.scratch:
+        value = fixed[at]
+        if value is None:
+            fixed[at] = fixed[at + 1] = 0
+        elif isinstance(value, Value):
+            if value.stride is None:
+                raise _whose_memory(record, signature.order[at])
+            fixed[at], fixed[at + 1] = address(value, word), value.stride
+    for at in signature.lists:
+        words = _words(record, signature.order[at], fixed[at])
+        fixed[at] = HEADER.size + signature.fixed.size + len(tail)
+        tail += words
     try:
         return signature.fixed.pack(*fixed) + tail
     except struct.error:
@@ -208,6 +226,10 @@ def _arguments(record: Record, signature: Signature, address: Callable[[Value, i
             elif not -(1 << 63) <= number < 1 << 63:
                 raise ShapeError(f"{record.node}: {name} is {number}, beyond 64 bits") from None
         return signature.fixed.pack(*fixed) + tail
+
+
+def _whose_memory(record: Record, name: str) -> AssertionError:
+    return AssertionError(f"{record.node}: {record.kernel} and its op differ over whose memory {name} is")
 
 
 def _words(record: Record, name: str, values: Sequence[int]) -> bytes:
