@@ -331,6 +331,7 @@ DEVIATIONS: list[Deviation] = [
         "reference", "rounds integers", lambda q: q.op in ("Resize", "Upsample") and q.inputs[0].dtype.kind in "iu"
     ),
     Deviation("native", "subtracts infinities", lambda q: q.op.endswith("Normalization") and special(q)),
+    Deviation("reference", "multiplies values by 0 where they are off", lambda q: q.op == "OneHot" and special(q)),
     Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
     Deviation("native", "ends by a condition that is to be ignored", _heeds),
     Deviation("native", "aligns the last query with the last key, not with the past", _offset),
