@@ -173,6 +173,122 @@ def test_outputs_that_are_named_take_it_too(runtime: ort.Runtime) -> None:
         np.testing.assert_array_equal(session.run(fed, ["z"])["z"].get_data(release_data=True), -(fed["x"] + fed["y"]))
 
 
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "unplanned"])
+def test_outputs_that_are_given_take_it_too(runtime: ort.Runtime, planned: bool) -> None:
+    with ort.InferenceSession.create(DATA, runtime=runtime, enable_mem_pattern=planned) as session:
+        given = [ort.Tensor("float32", np.zeros((2, 4), np.float32), runtime=runtime) for _ in range(2)]
+        short = 0
+        choices = [{"product": None, "z": given[0]}, {"product": given[1], "z": given[0]}, {"product": None, "z": None}]
+        for seed in range(24):
+            fed = feeds(2, seed)
+            fetches: Any = choices[seed // 2 % 3] if seed < 18 else None
+            express = session._express
+            used = runtime.memory().used
+            out = session.run(fed, fetches)
+            short += express is not None and session._express is express
+            new = [n for n in ("product", "z") if fetches is None or fetches[n] is None]
+            assert all(out[n] is fetches[n] for n in out if n not in new)
+            np.testing.assert_array_equal(out["product"].data, fed["x"] * (fed["x"] + fed["y"]))
+            np.testing.assert_array_equal(out["z"].data, -(fed["x"] + fed["y"]))
+            for name in new:
+                out[name].dispose()
+            if seed > 1:
+                assert runtime.memory().used == used
+        assert short == 22
+        for tensor in given:
+            tensor.dispose()
+
+
+def test_outputs_given_that_do_not_fit_go_the_long_way_and_are_refused_there(runtime: ort.Runtime) -> None:
+    zeros = np.zeros((2, 4), np.float32)
+    with ort.InferenceSession.create(DATA, runtime=runtime) as session:
+        fed = feeds(2, 0)
+        x, good, other = (ort.Tensor("float32", zeros, runtime=runtime) for _ in range(3))
+        long = ort.Tensor("float32", np.zeros((4, 4), np.float32), runtime=runtime)
+        rows = ort.Tensor("float32", long.data[:2], runtime=runtime)
+        overlapping = ort.Tensor("float32", long.data[1:3], runtime=runtime)
+        integers = ort.Tensor("int32", np.zeros((2, 4), np.int32), runtime=runtime)
+        flat = ort.Tensor("float32", np.zeros(8, np.float32), runtime=runtime)
+        gone = ort.Tensor("float32", zeros, runtime=runtime)
+        gone.dispose()
+        wrong: list[tuple[dict[str, Any], Any, type[Exception], str]] = [
+            ({"product": good, "z": integers}, fed, ort.FeedError, "'z' is float32"),
+            ({"product": flat, "z": good}, fed, ort.FeedError, "'product' is float32"),
+            ({"product": good, "z": good}, fed, ort.FeedError, "shares memory with output 'product'"),
+            ({"product": rows, "z": overlapping}, fed, ort.FeedError, "shares memory with output 'product'"),
+            ({"product": None, "z": x}, {**fed, "x": x}, ort.FeedError, "shares memory with input 'x'"),
+            ({"product": gone, "z": None}, fed, ort.DisposedError, "disposed"),
+            ({"product": 1, "z": None}, fed, TypeError, "must be a Tensor or None"),
+        ]
+        for fetches, inputs, kind, message in wrong:
+            for _ in range(3):
+                session.run(inputs, {"product": good, "z": other})
+            assert session._express is not None
+            with pytest.raises(kind, match=message):
+                session.run(inputs, fetches)
+        out = session.run(fed, {"product": good, "z": other})
+        np.testing.assert_array_equal(out["z"].data, -(fed["x"] + fed["y"]))
+        for tensor in (x, good, other, long, rows, overlapping, integers, flat):
+            tensor.dispose()
+
+
+def test_outputs_that_are_given_stay_the_callers_after_an_error(runtime: ort.Runtime) -> None:
+    nodes = [node("Neg", ["x"], ["y"]), node("Gather", ["x", "i"], ["z"])]
+    data = model(nodes, {"x": (FLOAT, [3]), "i": (INT64, [1])}, ["y", "z"])
+    x = np.arange(3, dtype=np.float32)
+    given = ort.Tensor("float32", x, runtime=runtime)
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        for _ in range(3):
+            session.run({"x": x, "i": np.array([1])}, {"y": given, "z": None})["z"].dispose()
+        express, used = session._express, runtime.memory().used
+        assert express is not None
+        with pytest.raises(IndexError, match="index 3 out of range"):
+            session.run({"x": x, "i": np.array([3])}, {"y": given, "z": None})
+        assert (session._express, runtime.memory().used) == (express, used)
+        out = session.run({"x": x + 1, "i": np.array([2])})
+        assert out["y"].get_data(release_data=True).tolist() == [-1, -2, -3]
+        assert out["z"].get_data(release_data=True).tolist() == [3]
+        assert given.data.tolist() == [0, -1, -2]
+    given.dispose()
+
+
+def test_an_interrupt_leaves_no_address_that_was_given(runtime: ort.Runtime) -> None:
+    """The short way is interrupted after each line in turn."""
+    nodes = [node("Mul", ["x", f"c{i}"], [f"y{i}"]) for i in range(3)]
+    weights = {f"c{i}": np.full(4, i + 1, np.float32) for i in range(3)}
+    data = model(nodes, {"x": (FLOAT, [4])}, ["y0", "y1", "y2"], weights)
+    x = np.ones(4, np.float32)
+    first, second = (ort.Tensor("float32", np.zeros(4, np.float32), runtime=runtime) for _ in range(2))
+    with ort.InferenceSession.create(data, runtime=runtime, graph_optimization_level="disabled") as session:
+        interrupted = 0
+        for nth in range(1, 160):
+            for _ in range(3):
+                session.run({"x": x}, {"y0": first, "y1": None, "y2": second})["y1"].dispose()
+            count = 0
+
+            def tracer(frame: Any, event: str, arg: Any, nth: int = nth) -> Any:
+                nonlocal count
+                if frame.f_code.co_filename.endswith("express.py"):
+                    count += event == "line"
+                    if count == nth:
+                        raise KeyboardInterrupt
+                return tracer
+
+            sys.settrace(tracer)
+            try:
+                session.run({"x": x * 2}, {"y0": second, "y1": None, "y2": first})["y1"].dispose()
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(None)
+            gc.collect()
+            out = session.run({"x": x})
+            assert [float(t.get_data(release_data=True)[0]) for t in out.values()] == [1, 2, 3]
+        assert 60 < interrupted < 159
+    first.dispose()
+    second.dispose()
+
+
 def branching() -> bytes:
     """y = x * 2 where the sum of x is positive, else x - 1; z are the elements of x that are not 0."""
 

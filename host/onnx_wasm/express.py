@@ -1,12 +1,12 @@
 """A run like the one before it, without the checks that the one before has passed.
 
 Of one plan, fed arrays or tensors of the same types and shapes, a run changes little: the contents or addresses of the
-inputs, and the outputs' blocks. Whatever else differs goes the long way (`Program.run`).
+inputs, and the outputs' blocks or the tensors given for them. Whatever else differs goes the long way (`Program.run`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from .context import Value
 from .dtypes import DType
 from .feeds import Feeds
 from .plan import FOREVER
-from .program import Program
+from .program import Program, overlap
 from .segment import Segment
 from .tensor import Tensor
 
@@ -35,6 +35,7 @@ class _Input:
     dtype: DType
     shape: tuple[int, ...]
     staging: Block | None
+    nbytes: int
     view: Array | None
     """Of the staging block, where an array is copied to."""
 
@@ -43,7 +44,9 @@ class _Input:
 class _Output:
     name: str
     word: int
-    """Of all memory: where the tape leaves the block."""
+    """Of all memory: where the tape leaves the block, or finds one that it is lent."""
+    record: int
+    """The address of the record that does."""
     nbytes: int
     owner: str
     dtype: DType
@@ -93,7 +96,8 @@ class Express:
             return None
         if runtime._allocator.watched or core.events is not None:
             return None
-        if not self._complete if fetches is None else (*fetches,) != self._program._fetches:
+        program = self._program
+        if not self._complete if fetches is None else (*fetches,) != program._fetches:
             return None
         addresses = []
         for item in self._inputs:
@@ -116,6 +120,9 @@ class Express:
                 addresses.append(block.address + feed._offset)
             else:
                 return None
+        lent = self._lent(fetches, addresses) if type(fetches) is dict else {}
+        if lent is None:
+            return None
         for i, item in enumerate(self._inputs):
             if not addresses[i]:
                 assert item.view is not None
@@ -127,20 +134,54 @@ class Express:
         core.runs += 1
         path: list[Segment] = []
         results: dict[str, Any] = {}
+        words = runtime._words
         try:
+            for output, tensor in lent.items():
+                words[output.word] = tensor.address
             leg = self._follow(addresses, path)
             if leg is None:
-                return self._program.go_on(path, check(), {})
-            words = runtime._words
+                return program.go_on(path, check(), {})
             for output in leg.outputs or ():
+                if output in lent:
+                    results[output.name] = lent[output]
+                    words[output.word] = 0
+                    continue
                 block = runtime._adopt(int(words[output.word]), output.nbytes, "output", output.owner, core.name)
                 results[output.name] = Tensor._wrap(block, output.dtype, output.shape)
                 # Only now: an interrupted run frees what its tape still lists.
                 words[output.word] = 0
         except BaseException:
-            self._program._unwind(path, {})
+            # What is lent stands in the root's tape already, whether or not it was begun.
+            program._unwind(path or [program.root], {output.record: tensor for output, tensor in lent.items()})
             raise
         return results
+
+    def _lent(self, fetches: Mapping[str, Any], addresses: Sequence[int]) -> dict[_Output, Tensor] | None:
+        """The caller's tensors by the outputs that they are for; None, unless all of them fit and lie apart. Only of
+        programs of one segment, whose outputs are known before it is run."""
+        if not any(tensor is not None for tensor in fetches.values()):
+            return {}
+        root = self._program.root
+        leg = self._legs.get(root) or self._leg(root)
+        if leg is None or leg.outputs is None:
+            return None
+        taken = [(a, i.nbytes) for a, i in zip(addresses, self._inputs, strict=True) if a]
+        lent: dict[_Output, Tensor] = {}
+        for output in leg.outputs:
+            tensor = fetches[output.name]
+            if tensor is None:
+                continue
+            block = tensor._block if type(tensor) is Tensor else None
+            if block is None or block.runtime is not self._runtime:
+                return None
+            if tensor._dtype is not output.dtype or tensor._dims != output.shape:
+                return None
+            mine = (block.address + tensor._offset, output.nbytes)
+            if any(overlap(mine, other) for other in taken):
+                return None
+            taken.append(mine)
+            lent[output] = tensor
+        return lent
 
     def _follow(self, addresses: list[int], path: list[Segment]) -> _Leg | None:
         """Run segment after segment, and enter them into ``path``; the last one's leg, or None before a segment that
@@ -195,7 +236,8 @@ class Express:
             if allocation is None:
                 return None
             owner = f"{core.name} {name}"
-            outputs.append(_Output(name, allocation.block_word, value.root.nbytes, owner, value.dtype, value.shape))
+            words = allocation.block_word, allocation.address
+            outputs.append(_Output(name, *words, value.root.nbytes, owner, value.dtype, value.shape))
         tapes = [s.tape for s in segment.path()]
         lasting = {a.block_word for t in tapes for a in t.allocations if a.buffer.last >= FOREVER}
         # What the tapes allocate and do not free must be taken, once.
@@ -208,9 +250,9 @@ def _input(program: Program, name: str, shape: tuple[int, ...], dtype: DType) ->
     if dtype is dtypes.STRING or dtype.bits < 8 or dtype.numpy is None or 0 in shape:
         return None
     view = None
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if staging is not None:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if size > staging.nbytes:
             return None
         view = core.runtime._bytes[staging.address : staging.address + size].view(dtype.numpy).reshape(shape)
-    return _Input(name, dtype, shape, staging, view)
+    return _Input(name, dtype, shape, staging, size, view)

@@ -228,7 +228,7 @@ class Program:
                 raise FeedError(f"output {name!r} is {shown}, the tensor given for it is {tensor!r}")
             mine = (tensor.address, tensor.nbytes)
             for other, theirs in taken.items():
-                if _overlap(mine, theirs):
+                if overlap(mine, theirs):
                     raise FeedError(f"the tensor given for output {name!r} shares memory with {other}")
             taken[f"output {name!r}"] = mine
 
@@ -432,6 +432,6 @@ class Program:
             words[encoded.results] = 0
 
 
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+def overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     """Whether two (address, bytes) share memory."""
     return a[0] < b[0] + b[1] and b[0] < a[0] + a[1]

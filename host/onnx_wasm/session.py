@@ -257,7 +257,7 @@ class InferenceSession:
 
     def _run(self, feeds: Mapping[str, Feed], fetches: Fetches) -> dict[str, Result]:
         express, results = self._express, None
-        if express is not None and not self._disposed and (fetches is None or type(fetches) in (list, tuple)):
+        if express is not None and not self._disposed and (fetches is None or type(fetches) in (list, tuple, dict)):
             try:
                 if type(feeds) is dict:
                     results = express.run(feeds, fetches, lambda: self._checked(feeds))
@@ -282,7 +282,7 @@ class InferenceSession:
                 results = program.run(fed, given)
                 # Built where the same shapes come again, since the next ones may be others.
                 # A finaliser or a signal may have disposed of it in the meantime.
-                if program is before and not given and not self._decisive and not self._disposed:
+                if program is before and not self._decisive and not self._disposed:
                     self._express = Express.of(program, fed, complete=names == self._check_fetches(None)[0])
                 return results
             except NeedsInputError as needs:
