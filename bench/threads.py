@@ -9,6 +9,7 @@ the same to the byte.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -31,9 +32,9 @@ IDLE_S = 0.02
 class Turns:
     """A model in a memory of its own, on so many threads."""
 
-    def __init__(self, model: Model, threads: int) -> None:
-        self.runtime = ort.Runtime(threads=threads)
-        self.session = ort.InferenceSession.create(str(model.path), runtime=self.runtime)
+    def __init__(self, model: Model, threads: int, stack: contextlib.ExitStack) -> None:
+        self.runtime = stack.enter_context(ort.Runtime(threads=threads))
+        self.session = stack.enter_context(ort.InferenceSession.create(str(model.path), runtime=self.runtime))
         arrays = {v.name: np.fromfile(v.file, v.dtype).reshape(v.dims) for v in model.inputs}
         self.feeds = {
             name: ort.Tensor(str(a.dtype), a, list(a.shape), runtime=self.runtime) for name, a in arrays.items()
@@ -56,17 +57,12 @@ class Turns:
             times.append((time.perf_counter() - start) * 1e3)
         return times
 
-    def close(self) -> None:
-        self.session.dispose()
-        self.runtime.close()
-
 
 def measure(model: Model, options: argparse.Namespace) -> Json:
     """Times by number of threads, round by round."""
-    one = Turns(model, 1)
-    several = Turns(model, options.threads)
     rounds: dict[str, list[list[float]]] = {"1": [], str(options.threads): []}
-    try:
+    with contextlib.ExitStack() as stack:
+        one, several = (Turns(model, n, stack) for n in (1, options.threads))
         same = one.outputs() == several.outputs()
         for turns in (one, several):
             turns.turn(options.turn_ms)
@@ -74,9 +70,6 @@ def measure(model: Model, options: argparse.Namespace) -> Json:
             for turns, kept in zip((one, several), rounds.values(), strict=True):
                 time.sleep(IDLE_S)
                 kept.append(turns.turn(options.turn_ms))
-    finally:
-        one.close()
-        several.close()
     medians = [[statistics.median(r) for r in each] for each in rounds.values()]
     ratios = sorted(a / b for a, b in zip(*medians, strict=True))
     return {

@@ -57,7 +57,7 @@ def test_threads_are_compared_with_one(tmp_path: Path) -> None:
     folders = ["--models", str(tmp_path), "--inputs", str(tmp_path), "--json", str(tmp_path / "out.json")]
     code, output, _ = script("bench/threads.py", *folders, "--rounds=2", "--turn-ms=1", "--over=0", folder=tmp_path)
     assert code == 0
-    assert re.search(r"^digits +\S+ +\S+ +\d\.\d\d \(.*\) +\d\.\d\d +the same$", output, re.MULTILINE), output
+    assert re.search(r"^digits +\S+ +\S+ +\d+\.\d\d \(.*\) +\d+\.\d\d +the same$", output, re.MULTILINE), output
     assert "1 model over 0 ms on one thread: 2 threads are " in output
     measured = json.loads((tmp_path / "out.json").read_text())["models"][0]
     assert [len(rounds) for rounds in measured["ms"].values()] == [2, 2]

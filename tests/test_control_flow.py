@@ -293,6 +293,81 @@ def test_a_scan_of_nothing(runtime: ort.Runtime, declared: str, axis: int, shape
         np.testing.assert_array_equal(got["all"], expected)
 
 
+def text_of_a_loop(body: str, *, before: str = "") -> bytes:
+    """A loop of ``trips`` iterations that collects ``made``, whose shape is not declared."""
+    return text(f"""
+    g (int64 trips, float[2, 3] x) => (last, all) {{
+        none = Constant <value = bool {{1}}> ()
+        {before}
+        last, all = Loop (trips, none, x) <body = b (int64 i, bool c, float[2, 3] v) =>
+            (bool more, float[2, 3] w, float[] made) {{ more = Identity (c)  w = Neg (v)  {body} }}>
+    }}
+    """)
+
+
+def test_what_fails_while_a_shape_is_looked_for_is_no_answer(runtime: ort.Runtime) -> None:
+    """The shape is computed by kernels, in memory that may be refused."""
+    data = text_of_a_loop(
+        """
+        s = Shape (v)  f = Cast <to = 1> (s)  two = Constant <value_floats = [2.0]> ()
+        d = Mul (f, two)  t = Cast <to = 7> (d)  made = Expand (one, t)
+    """,
+        before="one = Constant <value_float = 1.0> ()",
+    )
+    feeds = {"trips": np.int64(0), "x": np.zeros((2, 3), np.float32)}
+    failed = 0
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        assert take(session.run(feeds))["all"].shape == (0, 4, 6)
+    for nth in range(1, 40):
+        with ort.InferenceSession.create(data, runtime=runtime) as session:
+            runtime.fail_allocation(nth)
+            try:
+                assert take(session.run(feeds))["all"].shape == (0, 4, 6)
+            except MemoryError:
+                failed += 1
+            runtime.fail_allocation(0)
+            assert take(session.run(feeds))["all"].shape == (0, 4, 6)
+    assert failed > 5
+
+
+def test_loops_within_a_loop_that_never_runs_are_not_followed_for_long(runtime: ort.Runtime) -> None:
+    inner = """
+        many = Constant <value_int = {count}> ()
+        made = Loop (many, none, v) <body = n (int64 j, bool d, float[2, 3] a) =>
+            (bool on, float[2, 3] b) {{ on = Identity (d)  b = Add (a, a) }}>
+    """
+    feeds = {"trips": np.int64(0), "x": np.zeros((2, 3), np.float32)}
+    for count, shape in ((10, (0, 2, 3)), (1 << 40, (0,))):
+        with ort.InferenceSession.create(text_of_a_loop(inner.format(count=count)), runtime=runtime) as session:
+            assert take(session.run(feeds))["all"].shape == shape
+
+
+def test_a_scan_of_batches(runtime: ort.Runtime) -> None:
+    """Opset 8, where the batch is axis 0; of empty sequences, and of no examples."""
+    data = text(
+        """
+    g (float[b, 3] first, int64[b, n, 1] at) => (last, all) {
+        last, all = Scan <num_scan_inputs = 1, body = b (float[3] s, int64[1] i)
+            => (float[3] t, float[] y) { t = Neg (s)  y = Gather (s, i) }> ("", first, at)
+    }
+    """,
+        opset=8,
+    )
+    first = np.float32([[1, 2, 3], [4, 5, 6]])
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        # What was freed last is no index.
+        ort.Tensor("int64", np.full(16, 77), runtime=runtime).dispose()
+        got = take(session.run({"first": first, "at": np.zeros((2, 0, 1), np.int64)}))
+        np.testing.assert_array_equal(got["last"], first)
+        assert got["all"].shape == (2, 0, 1)
+        got = take(session.run({"first": first, "at": np.int64([[[0], [2]], [[1], [1]]])}))
+        np.testing.assert_array_equal(got["all"], np.float32([[[1], [-3]], [[5], [-5]]]))
+        with pytest.raises(
+            ort.UnsupportedModelError, match=r"Scan .*: 'first' float32\[0, 3\] is a batch of no examples"
+        ):
+            session.run({"first": first[:0], "at": np.zeros((0, 2, 1), np.int64)})
+
+
 def test_sequences_go_in_and_come_out(runtime: ort.Runtime) -> None:
     data = text("""
     g (seq(float[n]) xs, float[n] more) => (seq(float[n]) ys, float[m] all, int64 count) {

@@ -10,6 +10,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
+import onnx_wasm as ort
 from dlmalloc_model import Policy
 from onnx_wasm import heap_layout
 from wasm_harness import BASE, PAGE, POLICY_MAXIMUM, WasmHeap, at_trace_start
@@ -265,6 +266,34 @@ def test_the_engine_refuses_and_less_is_tried(limit_known: bool) -> None:
     assert (heap.growths_refused, heap.noncontiguous, heap.failures) == (2 + 3 * 2, 1, 1)
     assert heap.heap_check() == 0
     heap.close()
+
+
+def test_what_the_engine_is_known_to_refuse_is_not_asked_for() -> None:
+    heap = WasmHeap(engine_limit=32 * MIB)
+    heap.state[heap_layout.ENGINE_LIMIT // 4] = 17 * MIB
+    assert grow_by_small_steps(heap, 16 * MIB + PAGE) == [int(16.8125 * MIB)]
+    assert heap.growths_refused == 2
+    assert heap.malloc(4 * MIB) == 0
+    assert (heap.growths_refused, heap.memory_size()) == (2 + 3 * 2, int(16.8125 * MIB))
+    heap.state[heap_layout.ENGINE_LIMIT // 4] = 0
+    assert heap.malloc(4 * MIB)
+    assert heap.heap_check() == 0
+    heap.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "known"),
+    [
+        ({}, 0xFFFF0000),
+        ({"memory_maximum": 64 * MIB}, 64 * MIB),
+        ({"maximum": 32 * MIB}, 32 * MIB),
+        ({"memory_maximum": 1 << 32}, 0),
+    ],
+    ids=["default", "engine", "heap", "4 GiB"],
+)
+def test_a_runtime_tells_the_heap_what_the_engine_refuses(limits: dict[str, int], known: int) -> None:
+    with ort.Runtime(**limits) as runtime:
+        assert runtime._words[heap_layout.ENGINE_LIMIT // 4] == known
 
 
 def test_the_growth_log_keeps_the_last_entries() -> None:

@@ -145,6 +145,26 @@ def test_nan_stays_in_its_row_and_column(harness: Harness, weights: tuple[int, .
     assert np.isfinite(np.delete(y, 4, 0)[:, :18]).all()
 
 
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 6, 7])
+@pytest.mark.parametrize("n", [5, 8, 19])
+@pytest.mark.parametrize("k", [20, 600])
+def test_nan_stays_behind_an_activation(harness: Harness, m: int, n: int, k: int) -> None:
+    """In whole tiles and in rows and columns beyond them; so does a limit."""
+    a, b = normal(m, k), normal(k, n, seed=1)
+    a[m - 1, 3] = np.nan
+
+    def block(cx: Context, a: Value, b: Value) -> Value:
+        y = matmul(cx, a, b)
+        assert fuse_activation(cx, y, Activation.CLIP, -0.5, 1.5)
+        return y
+
+    y = harness.op(block, [a, b], weights=(1,))
+    assert np.isnan(y[m - 1]).all()
+    close(y[: m - 1], np.clip(a[: m - 1] @ b, -0.5, 1.5), k)
+    a[m - 1, 3] = 1
+    close(harness.op(block, [a, b], weights=(1,)), np.clip(a @ b, -0.5, 1.5), k)
+
+
 @pytest.mark.parametrize("m", [1, 70])
 @pytest.mark.parametrize("n", [1, 8, 21])
 def test_fusion(harness: Harness, m: int, n: int) -> None:

@@ -459,10 +459,14 @@ def test_no_shape_of_what_is_none() -> None:
     assert kinds(made(*shape_of_two("rest")))[-2:] == ["Concat", "Reshape"]
 
 
-def test_an_extent_that_is_not_there() -> None:
+@pytest.mark.parametrize("level", ["all", "disabled"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_an_extent_that_is_not_there(level: str, joined: bool) -> None:
     nodes, weights = flattened(index=3)
-    with pytest.raises(IndexError, match=r"index 3 out of range \[-3, 3\)"):
-        ort.InferenceSession.create(made(nodes, weights))
+    if not joined:
+        nodes[3:] = [node("Cast", ["u"], ["y"], to=FLOAT)]
+    with pytest.raises(IndexError, match=r'^Gather "d" \(node 1\): index 3 out of range \[-3, 3\)'):
+        ort.InferenceSession.create(made(nodes, weights), graph_optimization_level=level)
 
 
 @pytest.mark.parametrize(("at", "attributes"), [(0, {"start": 1}), (1, {"axis": -1}), (2, {"axis": 0})])

@@ -6,7 +6,7 @@ is allocated and nothing runs. Addresses are filled in later, by the plan.
     @op("Relu", since=6)
     def relu(cx: Context, x: Value) -> Value:
         y = cx.out(x.shape, x.dtype, reuse=(x,))
-        cx.emit(f"relu_{x.dtype.short}", units=cx.chunks(y), x=x, y=y, n=y.size)
+        cx.emit(f"relu_{x.dtype.short}", units=cx.chunks(y), x=x, y=y, n=y.size).flat = True
         return y
 
 An op that must know contents which only a run can tell is a generator. It yields the value, and gets its contents as an
@@ -46,8 +46,8 @@ Made = TypeVar("Made")
 # Elements per work unit of a flat elementwise kernel.
 CHUNK = 4096
 _ADDRESSES = 1 << 32
-# Beginnings of the names of kernels that report nothing, other than of flat records.
-_SILENT = ("transpose_b", "copy_", "gemm_f32", "softmax_f32", "attention_f32")
+# Beginnings of the names of kernels that never call $fail, other than of flat records (tests/test_build.py).
+SILENT = ("transpose_b", "copy_", "gemm_f32", "softmax_f32", "attention_f32")
 # What two processors must not both write, or they wait for each other.
 _LINE = 64
 
@@ -66,26 +66,9 @@ class Value:
     """
 
     __slots__ = (
-        "computed_by",
-        "const",
-        "dtype",
-        "known",
-        "maker",
-        "moved_from",
-        "name",
-        "offset",
-        "producer",
-        "quantized",
-        "ready",
-        "recipe",
-        "reuse",
-        "root",
-        "shape",
-        "size",
-        "source",
-        "stride",
-        "uses",
-    )
+        "computed_by", "const", "dtype", "known", "maker", "moved_from", "name", "offset", "producer", "quantized",
+        "ready", "recipe", "reuse", "root", "shape", "size", "source", "stride", "uses",
+    )  # fmt: skip
 
     def __init__(self, shape: Sequence[int], dtype: DType, *, name: str = "", const: bool = False) -> None:
         self.shape: tuple[int, ...] = tuple(shape)
@@ -118,7 +101,7 @@ class Value:
         self.computed_by: Origin | None = None
         """What computed it, for some operators."""
         self.maker = 0
-        """The number of the node that it was made new by; 0 for none."""
+        """Which description, between `Context.begin` and `end`, made it; 0: none of these."""
 
     @property
     def rank(self) -> int:
@@ -126,7 +109,7 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        # As DType.nbytes, which is called too often to call it from here.
+        # As DType.nbytes: here a call costs more than the sum.
         return (self.size * self.dtype.bits + 7) // 8
 
     def shares(self, other: Value) -> bool:
@@ -244,8 +227,8 @@ class Record:
     position: int = field(default=-1, init=False)
     """Its place on the tape; -1 in a recipe."""
     maker: int = field(default=0, init=False)
-    """The number of its node, if it is of no use where nothing reads those of the node's tensors that it mentions; of a
-    flat record, ``y``. 0: it is of use in any case."""
+    """Which description it is of, if it is of no use where nothing reads those of that description's tensors that it
+    mentions; of a flat record, ``y``. 0: it is of use in any case."""
     permute: Callable[[Value, Sequence[int]], bool] | None = field(default=None, init=False)
     """``permute(y, order)`` rewrites the record to write to ``y`` instead, its axes in that order. False, and nothing
     changed, if it cannot."""
@@ -299,7 +282,7 @@ class Context:
         self.records: list[Record] = []
         self.observed: dict[Value, Array] = {}
         """Contents that a run has told, of values in the run so far."""
-        self._maker = 0
+        self._maker = self._makers = 0
         self.sealed = 0
         """So many records have run by the time that the rest is described."""
         # Constants made of constants, kept for the session: they do not change between shapes.
@@ -418,15 +401,18 @@ class Context:
 
     def begin(self) -> int:
         """Begin to describe what computes nothing but new tensors. Returns its place, for `end`."""
-        self._maker += 1
+        self._makers += 1
+        self._maker = self._makers
         return len(self.records)
 
-    def end(self, begin: int) -> None:
-        """Let the records since then be left out if nothing reads what they make, but for those that may report."""
-        for i in range(begin, len(self.records)):
+    def end(self, begin: int, *, useless: bool = True) -> None:
+        """Let the records since then be left out if nothing reads what they make, but for those that may report; unless
+        they are not ``useless`` then."""
+        for i in range(begin, len(self.records) if useless else begin):
             record = self.records[i]
-            if record.flat or record.kernel.startswith(_SILENT):
+            if record.flat or record.kernel.startswith(SILENT):
                 record.maker = self._maker
+        self._maker = 0
 
     def emit(
         self,

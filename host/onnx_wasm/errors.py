@@ -98,3 +98,7 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
 def no_copy(self: object) -> NoReturn:
     """``__reduce__`` of what stands for memory: a copy or a pickle of it would free that memory once more."""
     raise TypeError(f"{type(self).__name__} objects cannot be copied or pickled; copy the data")
+
+
+REFUSALS = (InvalidModelError, UnsupportedModelError, ShapeError, NodeValueError, NodeIndexError)
+"""What a node raises for inputs that it does not take."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .context import Context, HostView, Item, NeedsValueError, Origin, Subgraph, TensorSequence, Value
 from .dtypes import STRING
-from .errors import HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
+from .errors import REFUSALS, HeapMemoryError, InvalidModelError, OnnxWasmError, ShapeError, UnsupportedModelError
 from .fold import MISTAKES, folded
 from .functions import body_of
 from .items import (
@@ -33,7 +33,7 @@ from .items import (
 )
 from .model import Graph, Node
 from .ops.transpose import permute
-from .prepare import LoweringCache, Prepared, Step, steps
+from .prepare import MOVING, PASSING, LoweringCache, Prepared, Step, steps
 from .registry import OpDef
 from .signatures import check_call, check_declared, misfit
 from .transposes import untransposed
@@ -42,16 +42,13 @@ from .words import counted
 Array = NDArray[Any]
 # Iterations that depend on no data are unrolled; past this the host's memory would be at risk.
 MAX_RECORDS = 1 << 22
+# Of loops within what does not run, so many iterations are looked at in all.
+_OUTLINED = 64
 Asking = Generator[Value, Array, Any]
-_MOVES = """
-    CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity OneHot Pad Reshape
-    Resize ReverseSequence Scatter ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu
-    Unsqueeze Upsample Where
-"""
-_MOVING = frozenset(_MOVES.split())
-"""Operators that only move elements, which therefore work on the numbers of strings."""
-_PASSING = frozenset({"If", "Loop", "Scan", "Identity", "SequenceMap"})
-"""Operators that hand items on without looking at them."""
+
+
+class _EndlessError(Exception):
+    """What does not run has too many iterations to look at."""
 
 
 @dataclass(eq=False)
@@ -112,6 +109,8 @@ class Lowering:
         self._cache = cache
         self._fetches = tuple(fetches)
         self._scopes: list[_Scope] = []
+        self._outlining: int | None = None
+        """While only shapes are asked for: how many more graphs may be lowered for it."""
 
     def steps(self) -> Generator[Value, Array, None]:
         """Lower the graph; yields every value whose contents it must know, and wants them sent."""
@@ -198,11 +197,10 @@ class Lowering:
             result = self._once(step, form, args if before is None else before[0])
         except NeedsValueError:
             del cx.records[mark:]
-            return None
+            result = NotImplemented
+        cx.end(mark, useless=step.pure)
         if result is NotImplemented:
             return None
-        if step.pure:
-            cx.end(mark)
         if before is not None:
             mark = cx.begin()
             result = permute(cx, result, result.shape, before[1])
@@ -213,7 +211,7 @@ class Lowering:
         """The results of any node."""
         node, form = step.node, step.form
         scope.args, scope.keep = args, ()
-        if form is not None and form.name not in _PASSING and any(isinstance(a, HostView) for a in args):
+        if form is not None and form.name not in PASSING and any(isinstance(a, HostView) for a in args):
             for at, item in enumerate(args):
                 if isinstance(item, HostView):
                     args[at] = yield from self._look(scope, node.inputs[at], item)
@@ -224,7 +222,7 @@ class Lowering:
             ready = folded(self.context, form, args) if are_ready(args) else None
             if ready is not None:
                 results = ready
-            elif form.name in _MOVING and not form.domain and any(map(is_string, args)):
+            elif form.name in MOVING and not form.domain and any(map(is_string, args)):
                 results = yield from self._move_strings(scope, step, form, args)
             else:
                 results = yield from self._call(scope, step, form, args)
@@ -393,6 +391,10 @@ class Lowering:
 
     def _inside(self, scope: _Scope, request: Subgraph) -> Generator[Value, Array, list[Item]]:
         """The outputs of a graph inside the node in hand."""
+        if self._outlining is not None:
+            if not self._outlining:
+                raise _EndlessError
+            self._outlining -= 1
         cx, node, graph = self.context, self.context.node, request.graph
         names = [i.name for i in graph.parameters]
         if len(names) != len(request.inputs):
@@ -407,18 +409,20 @@ class Lowering:
         return outputs
 
     def _outlined(self, scope: _Scope, request: Subgraph) -> list[Item] | None:
-        """What the outputs of a graph would be that does not run; None, if only a run can tell, or it fails."""
-        depth, mark = len(self._scopes), len(self.context.records)
+        """What a graph that does not run would give; None, if only a run can tell, or its inputs are not valid."""
+        depth, mark, outer = len(self._scopes), len(self.context.records), self._outlining
+        self._outlining = _OUTLINED
         steps = self._inside(scope, request)
         try:
             next(steps)
         except StopIteration as stop:
             made: list[Item] = stop.value
             return made
-        except OnnxWasmError:
+        except (*REFUSALS, _EndlessError):
             return None
         finally:
             steps.close()
+            self._outlining = outer
             del self._scopes[depth:]
             del self.context.records[mark:]
         return None

@@ -416,7 +416,7 @@ def _extent(find: _Finder, gather: Node) -> _Match | None:
         return None
     if index.dtype not in (I32, I64) or index.size != 1 or len(index.shape) > 1:
         return None
-    attributes = {"axis": int(index.array().reshape(-1)[0]), "vector": len(index.shape)}
+    attributes = {"axis": int(index.array().reshape(-1)[0]), "vector": len(index.shape), "gather": gather}
     nodes = (shape, gather) if find.closed((shape, gather), gather) else (gather,)
     return _Match("Extent", shape.inputs[0], nodes, (), attributes, INTERNAL, opset=1)
 
@@ -445,6 +445,7 @@ def _extents(find: _Finder, concat: Node) -> _Match | None:
     tensors: list[str] = []
     sources: list[int] = []
     numbers: list[int] = []
+    gathers: list[Node | None] = []
     for name in concat.inputs:
         extent, constant = find.producers.get(name), find.constant(name)
         if extent is not None and extent.domain == INTERNAL and extent.op_type == "Extent":
@@ -455,9 +456,11 @@ def _extents(find: _Finder, concat: Node) -> _Match | None:
                 tensors.append(x)
             sources.append(tensors.index(x))
             numbers.append(extent.attributes["axis"])
+            gathers.append(extent.attributes["gather"])
         elif constant is not None and constant.dtype is I64 and len(constant.shape) == 1 and constant.size <= _LONGEST:
             sources += [-1] * constant.size
             numbers += constant.array().tolist()
+            gathers += [None] * constant.size
         else:
             return None
     if not tensors:
@@ -466,7 +469,7 @@ def _extents(find: _Finder, concat: Node) -> _Match | None:
         n for i in dict.fromkeys(concat.inputs) if (n := find.producers.get(i)) is not None and n.domain == INTERNAL
     ]
     nodes = (*(n for n in extents if find.closed((n, concat), concat)), concat)
-    attributes = {"sources": tuple(sources), "numbers": tuple(numbers)}
+    attributes = {"sources": tuple(sources), "numbers": tuple(numbers), "gathers": tuple(gathers)}
     return _Match("Extents", tensors[0], nodes, tuple(tensors[1:]), attributes, INTERNAL, opset=1)
 
 

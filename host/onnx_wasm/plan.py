@@ -118,11 +118,10 @@ class Planner:
         end = self._position = start + len(described)
         known = set(self._buffers)
         records, values = _needed(described, outputs | needed)
-        if asked is None:
-            # What only lowering asks for would keep all that was ever described.
-            for each in values:
-                for value in each:
-                    settle(value)
+        for each in values:
+            for value in each:
+                # Nothing can be fused into what runs, and these links would keep all nodes' tensors alive.
+                settle(value)
         self._lifetimes(values, start, outputs)
         for root in needed:
             if root in self._buffers:

@@ -16,6 +16,15 @@ from .patterns import simplify
 from .registry import OpDef
 
 _TRACED = frozenset({"MatMul", "Add", "Mul", "Div", "Where", "IsNaN", "Softmax", "Identity"})
+_MOVES = """
+    CenterCropPad Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity OneHot Pad Reshape
+    Resize ReverseSequence Scatter ScatterElements ScatterND Slice SpaceToDepth Split Squeeze Tile Transpose Trilu
+    Unsqueeze Upsample Where
+"""
+MOVING = frozenset(_MOVES.split())
+"""Operators that only move elements, which therefore work on the numbers of strings."""
+PASSING = frozenset({"If", "Loop", "Scan", "Identity", "SequenceMap"})
+"""Operators that hand items on without looking at them."""
 
 
 class Step(NamedTuple):
@@ -39,8 +48,8 @@ class Step(NamedTuple):
     last: tuple[str, ...]
     """Names that no node after it reads."""
     fitting: dict[tuple[Any, ...], bool]
-    """The kinds of inputs that have passed the checks: the types of tensors, the classes of others. Whether a node of
-    these is `plain` after all."""
+    """The kinds of inputs that have passed the checks: the types of tensors, the classes of others. False: strings or
+    views of the host are among them, and the node is not `plain`."""
 
 
 @dataclass(eq=False)

@@ -66,9 +66,9 @@ def collapse(dims: Iterable[Dim]) -> list[Dim]:
     return result
 
 
-def words(dims: Sequence[Dim], scale: int = 1) -> list[int]:
+def words(dims: Sequence[Dim], scale: int = 1) -> tuple[int, ...]:
     """Dims as kernels read them: strides times ``scale``, the fastest dim first, at least one."""
-    return [v for n, s, d in reversed(dims) for v in (n, s * scale, d * scale)] or [1, 0, 0]
+    return tuple(v for n, s, d in reversed(dims) for v in (n, s * scale, d * scale)) or (1, 0, 0)
 
 
 def copy(cx: Context, x: Value, y: Value, dims: Iterable[Dim], *, source: int = 0, target: int = 0) -> None:

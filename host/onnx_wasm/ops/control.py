@@ -4,6 +4,7 @@ a segment of the tape."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,8 @@ def scan_8(
     """The same for every example of a batch, with the batch as axis 0 and the sequence as axis 1."""
     if sequence_lens is not None:
         cx.fail("Scan-8 with sequence_lens is not supported", UnsupportedModelError)
+    if not args[0].shape[0]:
+        cx.fail(f"{args[0]} is a batch of no examples", UnsupportedModelError)
     batches: list[tuple[Value, ...]] = []
     for b in range(args[0].shape[0]):
         example = [_take(cx, a, 0, b) for a in args]
@@ -140,7 +143,7 @@ def _keeping(steps: Steps, more: Sequence[Item]) -> Steps:
         except StopIteration as stop:
             return stop.value
         assert isinstance(request, Subgraph)
-        reply = yield Subgraph(request.graph, request.inputs, [*request.keep, *more])
+        reply = yield replace(request, keep=[*request.keep, *more])
 
 
 @op("SequenceMap", since=17)
@@ -198,12 +201,12 @@ def _take(cx: Context, x: Value, axis: int, index: int) -> Value:
 
 
 def _empty(cx: Context, body: Graph, inputs: Sequence[Item], axes: Sequence[int]) -> Steps:
-    """What no iteration collects, along these axes: of the shapes that the body declares, where an axis of unknown size
-    has none; of those that an iteration would make, where it declares none."""
+    """Scan outputs without an iteration, empty along these axes. Others are as the body declares them, unknown ones 0;
+    where it declares no shape, as an iteration would make them; where only a run can tell that, there are none."""
     declared = body.outputs[len(body.outputs) - len(axes) :]
     outlined = None
     if any(info.shape is None or info.dtype is None for info in declared):
-        outlined = yield Subgraph(body, inputs, inputs, runs=False)
+        outlined = yield Subgraph(body, inputs, runs=False)
     collected = []
     for i, (info, axis) in enumerate(zip(declared, axes, strict=True)):
         one = outlined[len(outlined) - len(axes) + i] if outlined is not None else None

@@ -128,7 +128,7 @@ def check_places(cx: Context, x: Value, indices: Value, axis: int) -> None:
 
 def element_rows(
     shape: tuple[int, ...], indices: tuple[int, ...], axis: int, size: int
-) -> tuple[int, int, int, int, list[int]]:
+) -> tuple[int, int, int, int, tuple[int, ...]]:
     """How to walk indices in rows, at index 0 of a tensor of ``shape``: length, step in bytes, rows, rank and dims."""
     steps = strides(shape)
     steps[axis] = 0

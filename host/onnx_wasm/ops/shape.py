@@ -10,7 +10,7 @@ from .. import dtypes
 from ..context import Array, Context, Item, Value
 from ..dtypes import DType
 from ..errors import NodeIndexError
-from ..model import INTERNAL
+from ..model import INTERNAL, Node
 from ..registry import op
 from ._copy import fill, only, wanted
 from .random import drop
@@ -23,21 +23,25 @@ def shape(cx: Context, x: Value, *, start: int = 0, end: int | None = None) -> V
 
 
 @op("Extent", domain=INTERNAL)
-def extent(cx: Context, x: Value, *, axis: int, vector: int) -> Value:
-    """One extent, as a scalar or as a vector (patterns.py)."""
-    value = _extent(cx, x, axis)
+def extent(cx: Context, x: Value, *, axis: int, vector: int, gather: Node) -> Value:
+    """One extent, as a scalar or as a vector (patterns.py); ``gather`` is the node that the model has for it."""
+    value = _extent(cx, x, axis, gather)
     return cx.known(np.array([value] if vector else value, np.int64))
 
 
 @op("Extents", domain=INTERNAL)
-def extents(cx: Context, *xs: Value, sources: Sequence[int], numbers: Sequence[int]) -> Value:
+def extents(
+    cx: Context, *xs: Value, sources: Sequence[int], numbers: Sequence[int], gathers: Sequence[Node | None]
+) -> Value:
     """A vector: for a source among the inputs its extent along the axis that the number is; for -1, the number."""
-    found = [n if x < 0 else _extent(cx, xs[x], n) for x, n in zip(sources, numbers, strict=True)]
+    parts = zip(sources, numbers, gathers, strict=True)
+    found = [n if gather is None else _extent(cx, xs[x], n, gather) for x, n, gather in parts]
     return cx.known(np.array(found, np.int64))
 
 
-def _extent(cx: Context, x: Value, axis: int) -> int:
+def _extent(cx: Context, x: Value, axis: int, gather: Node) -> int:
     if not -x.rank <= axis < x.rank:
+        cx.node = gather
         cx.fail(f"index {axis} out of range [{-x.rank}, {x.rank}) of the shape of {x}", NodeIndexError)
     return x.shape[axis]
 
