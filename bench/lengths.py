@@ -16,6 +16,7 @@ from pathlib import Path
 
 from compare import Peer, PeerError, available, commands
 from models import add_folders, fetched, find, inputs_of
+from onnx_wasm.words import counted
 from report import NATIVE, OURS, WEB, Json, ms, table
 
 
@@ -62,7 +63,7 @@ def main() -> int:
             peer.close()
     totals = {name: [sum(r) for r in each] for name, each in rounds.items()}
     print(", ".join(f"{name}: {version}" for name, version in versions.items()))
-    print(f"{model.id}: {len(sizes)} lengths along axis {options.axis}, each for the first time; ms in all")
+    print(f"{model.id}: {counted(len(sizes), 'length')} along axis {options.axis}, each for the first time; ms in all")
     rows = [["", "median", "least", "most", *(str(n) for n in sizes[:: max(1, len(sizes) // 4)])]]
     for name, total in totals.items():
         each = [statistics.median(r[i] for r in rounds[name]) for i in range(0, len(sizes), max(1, len(sizes) // 4))]

@@ -104,6 +104,9 @@ def find(models: Path, inputs: Path, only: list[str]) -> tuple[list[Model], list
 
 def _describe(id: str, path: Path, desc: Path) -> Model:
     content: dict[str, Any] = json.loads(desc.read_text())
+    unknown = [v["type"] for v in content["inputs"] if v["type"] not in DTYPES]
+    if unknown:
+        raise SystemExit(f"{desc}: type {unknown[0]!r} is none of {', '.join(DTYPES)}")
     feeds = [Input(v["name"], DTYPES[v["type"]], v["dims"], desc.parent / v["file"]) for v in content["inputs"]]
     outputs = content.get("outputs", [])
     tensors = [v["name"] for v in outputs if v.get("file")]
@@ -124,7 +127,7 @@ def with_random_weights(model: Model, shared: Path, folder: Path) -> Model:
 
 def _load(path: Path) -> ModuleType:
     if not path.exists():
-        raise FileNotFoundError(f"--random-weights needs {path}; say where it is with --shared")
+        raise SystemExit(f"--random-weights needs {path}; say where it is with --shared")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

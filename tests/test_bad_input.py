@@ -50,6 +50,7 @@ def session(runtime: ort.Runtime) -> Iterator[ort.InferenceSession]:
     ("feeds", "kind", "message"),
     [
         ({}, ValueError, r"inputs not fed: \['x'\]"),
+        ({"X": GOOD}, ValueError, r"'X' is no input of the model, which takes \['x'\]; did you mean 'x'\?"),
         ({"x": GOOD, "z": GOOD}, ValueError, r"'z' is no input of the model, which takes \['x'\]"),
         ({"x": GOOD.astype(np.float64)}, TypeError, "input 'x' takes float32, got float64"),
         ({"x": GOOD.astype(np.int64)}, TypeError, "input 'x' takes float32, got int64"),

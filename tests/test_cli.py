@@ -380,6 +380,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "info")
     assert {"Conv", "Gemm", "com.microsoft::MatMulNBits"} <= set(found["operators"])
     assert "ImageDecoder" not in found["operators"]
+    assert not set(found["operators by bodies"]) & set(found["operators"])
     assert set(found["module bytes"]) == {"relaxed", "strict"}
     assert found["wasmtime supported"] == list(WASMTIME_VERSIONS)
     assert main(["info"]) == 0

@@ -148,6 +148,8 @@ def test_pointers_without_a_debug_heap() -> None:
         assert runtime.memory().used == 0
         with pytest.raises(MemoryError, match="cannot hold 4,294,967,296 bytes for malloc"):
             runtime.malloc(1 << 32)
+        with pytest.raises(ValueError, match="a block of -5 bytes"):
+            runtime.malloc(-5)
 
 
 def test_a_write_through_a_null_pointer(runtime: ort.Runtime) -> None:

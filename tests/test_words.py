@@ -18,6 +18,7 @@ def test_one_and_many() -> None:
 def test_names_that_may_be_meant() -> None:
     assert meant("imgae", ["image", "mask"]) == "; did you mean 'image'?"
     assert meant("z", ["image", "mask"]) == ""
+    assert meant("X", ["w", "x"]) == "; did you mean 'x'?"
 
 
 def test_what_a_heap_says_of_one_thing() -> None:

@@ -20,6 +20,7 @@ import onnx
 from . import cli_args, cli_heap, engine, inputs, registry, report
 from .env import VERSION
 from .errors import OnnxWasmError
+from .functions import defined_by_bodies
 from .heap import Runtime
 from .model import INTERNAL
 from .prepare import load_ops
@@ -204,6 +205,11 @@ def _info(args: argparse.Namespace) -> int:
     names: dict[str, list[str]] = {}
     for domain, name in sorted({(f.domain, f.name) for f in registry.registered() if f.domain != INTERNAL}):
         names.setdefault(domain, []).append(name)
+    bodies = sorted(
+        f"{domain}::{name}" if domain else name
+        for domain, name in defined_by_bodies()
+        if name not in names.get(domain, ())
+    )
     oldest, newest = engine.WASMTIME_VERSIONS
     found = {
         "onnx-wasm": VERSION,
@@ -215,6 +221,7 @@ def _info(args: argparse.Namespace) -> int:
         "module bytes": engine.module_sizes(),
         "kernels": len(manifest.kernels),
         "operators": [f"{domain}::{n}" if domain else n for domain, inner in names.items() for n in inner],
+        "operators by bodies": bodies,
     }
     if args.json:
         print(json.dumps(found, indent=2))
@@ -226,12 +233,15 @@ def _info(args: argparse.Namespace) -> int:
         "module bytes": sizes,
         "operators": sum(map(len, names.values())),
     }
-    del shown["wasmtime supported"]
+    del shown["wasmtime supported"], shown["operators by bodies"]
     for key, value in shown.items():
         print(f"{key:13} {value}")
     for domain, inner in names.items():
         print(f"\n{domain or 'ai.onnx'}: {len(inner)}")
         print(textwrap.fill(", ".join(inner), _WIDTH, initial_indent="  ", subsequent_indent="  "))
+    if bodies:
+        print(f"\nby the bodies that ONNX gives them: {len(bodies)}")
+        print(textwrap.fill(", ".join(bodies), _WIDTH, initial_indent="  ", subsequent_indent="  "))
     return 0
 
 

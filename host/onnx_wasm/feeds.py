@@ -114,13 +114,13 @@ def check_feeds(
     if not isinstance(feeds, Mapping):
         raise FeedTypeError(f"feeds must map input names to tensors or arrays, got {type(feeds).__name__}")
     declared = {i.name: i for i in graph.inputs}
-    missing = [n for n, i in declared.items() if n not in feeds and not i.optional]
-    if missing:
-        raise FeedError(f"inputs not fed: {missing}; the model takes {list(declared)}")
     for name in feeds:
         if name not in declared and name not in graph.overridable:
             close = meant(name, [*declared, *graph.overridable])
             raise FeedError(f"{name!r} is no input of the model, which takes {list(declared)}{close}")
+    missing = [n for n, i in declared.items() if n not in feeds and not i.optional]
+    if missing:
+        raise FeedError(f"inputs not fed: {missing}; the model takes {list(declared)}")
     items: dict[str, Fed | list[Fed] | None] = {}
     for info in graph.parameters:
         if info.name in feeds or info.name in declared:

@@ -29,6 +29,12 @@ def has_body(node: Node, opsets: Mapping[str, int]) -> bool:
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
+def defined_by_bodies() -> set[tuple[str, str]]:
+    """Domain and name of the operators that ONNX defines by a body."""
+    schemas: Any = defs.get_all_schemas()
+    return {(s.domain, s.name) for s in schemas if s.has_function or s.has_context_dependent_function}
+
+
 def body_of(
     node: Node, graph: Graph, args: Sequence[Item | None], bodies: MutableMapping[tuple[Any, ...], Graph]
 ) -> Graph:

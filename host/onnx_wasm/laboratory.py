@@ -76,11 +76,13 @@ class Laboratory(ABC):
     def malloc(self, nbytes: int) -> int:
         """The address of a block as the page's own ``_malloc`` gives it: 8-aligned, not a tensor's.
 
-        Raises HeapMemoryError where ``_malloc`` answers 0.
+        Raises HeapMemoryError where ``_malloc`` answers 0, ValueError for a negative size.
         """
         self._check_open()
         nbytes = operator.index(nbytes)
-        address = self._allocator.malloc(nbytes, "user", "malloc") if nbytes >= 0 else 0
+        if nbytes < 0:
+            raise ValueError(f"a block of {nbytes} bytes: sizes are 0 and more")
+        address = self._allocator.malloc(nbytes, "user", "malloc")
         if not address:
             raise self._out_of_memory(nbytes, "malloc")
         self._adopt(address, nbytes, "user", "malloc").pointer = True

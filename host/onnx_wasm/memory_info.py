@@ -27,7 +27,7 @@ class MemoryInfo:
     used: int
     """Bytes of blocks in use, their headers and padding included."""
     free: int
-    """Bytes inside the heap that are in no block."""
+    """Bytes inside the heap that are in no block, without those that it has never asked for."""
     peak: int
     """The most that `used` has been."""
     largest_free: int

@@ -356,7 +356,10 @@ class Program:
         """The error for a block that the record at ``address`` did not get."""
         encoded, runtime = segment.tape, self._core.runtime
         word = (address - segment.block.address) // 4
-        names = [v.name for a in encoded.allocations if a.at == word for v in a.buffer.values if v.name]
+        outputs = {v.root: n for n, v in self.outputs.get(segment, {}).items() if isinstance(v, Value)}
+        roots = [v for a in encoded.allocations if a.at == word for v in a.buffer.values]
+        # What a node was fused into bears the name of what it took in.
+        names = [outputs.get(v, v.name) for v in roots if v.name or v in outputs]
         index = tape.find_record(encoded, word)
         record = next((r for r in encoded.records[index:] if r is not None), None)
         what = f"tensor {names[0]!r}" if names else "an intermediate tensor"

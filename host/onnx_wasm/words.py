@@ -20,5 +20,6 @@ def meant(name: str, names: Iterable[str]) -> str:
     # Only an error pays for its import.
     import difflib
 
-    close = difflib.get_close_matches(name, names)
+    names = list(names)
+    close = [n for n in names if n.lower() == name.lower()] or difflib.get_close_matches(name, names)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
