@@ -406,7 +406,8 @@ def test_an_output_that_finds_no_room_is_named_as_the_model_names_it() -> None:
     data = model(nodes, {"x": (FLOAT, ["n", 1])}, ["y"], {"w": np.ones((1, 4096), np.float32)})
     with ort.Runtime(maximum=24 << 20) as runtime, ort.InferenceSession.create(data, runtime=runtime) as session:
         x = np.ones((2000, 1), np.float32)
-        pytest.raises(MemoryError, session.run, {"x": x}).match("for tensor 'y' of MatMul")
+        with pytest.raises(MemoryError, match="for tensor 'y' of MatMul"):
+            session.run({"x": x})
 
 
 def test_the_default_runtime_is_made_with_the_flags_of_the_environment() -> None:
