@@ -778,3 +778,11 @@ def test_what_is_known_is_checked_as_what_is_fed(
     refused = pytest.raises(ort.ShapeError, match=f'{op} "y"')
     with refused, ort.InferenceSession.create(data, runtime=runtime) as session:
         session.run(feeds)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**31, 2**32], [2**62, 0, 4]])
+def test_shapes_that_only_a_0_keeps_small(runtime: ort.Runtime, shape: list[int]) -> None:
+    data = graphs.model([graphs.node("ConstantOfShape", ["s"], ["z"])], {"s": (graphs.INT64, ["n"])}, ["z"])
+    message = r'ConstantOfShape "z" \(node 0\): output shape \[.*\] has no elements, and too large extents besides'
+    with ort.InferenceSession.create(data, runtime=runtime) as session, pytest.raises(ort.ShapeError, match=message):
+        session.run({"s": np.array(shape)})

@@ -245,16 +245,29 @@ FAILS = "bad = Reshape (v, seven)"
     ("made", "body", "shape"),
     [
         ("float[2, 3] twice", ADDED, (0, 2, 3)),
-        ("float[n, 3] twice", ADDED, (0, 0, 3)),
+        ("float[n, 3] twice", ADDED, (0, 4, 3)),
+        ("float[4, n] twice", ADDED, (0, 4, 3)),
+        ("float[5, n] twice", ADDED, (0, 5, 3)),
+        ("float[n] twice", ADDED, (0, 0)),
         ("float[] twice", ADDED, (0, 4, 3)),
         ("twice", ADDED, (0, 4, 3)),
         ("float twice", ADDED, (0,)),
-        ("float[] kept", KEPT, (0,)),
+        ("float[] kept", KEPT, (0, 1, 3)),
+        ("float[] kept", KEPT.replace("(x,", "(w,"), (0, 1, 3)),
+        ("float[] kept", "some = Greater (w, v)  at = NonZero (some)  kept = Cast <to = 1> (at)", (0, 2, 0)),
+        (
+            "int64[] huge",
+            "many = Constant <value_ints = [65536, 65536]> ()  huge = Expand (seven, many)",
+            (0, 1 << 16, 1 << 16),
+        ),
         ("float[] bad", FAILS, (0,)),
     ],
-    ids=["declared", "partly", "no shape", "no type", "scalar", "only a run can tell", "invalid"],
+    ids=[
+        *("declared", "partly", "first", "other", "other rank", "no shape", "no type", "scalar", "fed", "of the body"),
+        *("only a run can tell", "huge", "invalid"),
+    ],
 )
-def test_a_loop_without_iterations_collects_what_one_would_make(
+def test_what_a_loop_without_iterations_collects(
     runtime: ort.Runtime, made: str, body: str, shape: tuple[int, ...], planned: bool
 ) -> None:
     data = text(f"""
@@ -270,7 +283,7 @@ def test_a_loop_without_iterations_collects_what_one_would_make(
         for trips in (0, -3):
             got = take(session.run({**feeds, "trips": np.int64(trips)}))
             np.testing.assert_array_equal(got["last"].reshape(2, 3), feeds["x"])
-            assert (got["all"].shape, got["all"].dtype) == (shape, np.float32)
+            assert (got["all"].shape, got["all"].dtype) == (shape, np.int64 if "huge" in made else np.float32)
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (0, 3)), (1, (3, 0)), (-1, (3, 0))])
@@ -337,9 +350,46 @@ def test_loops_within_a_loop_that_never_runs_are_not_followed_for_long(runtime: 
             (bool on, float[2, 3] b) {{ on = Identity (d)  b = Add (a, a) }}>
     """
     feeds = {"trips": np.int64(0), "x": np.zeros((2, 3), np.float32)}
-    for count, shape in ((10, (0, 2, 3)), (1 << 40, (0,))):
+    for count, shape in ((10, (0, 2, 3)), (1000, (0,)), (1 << 40, (0,))):
         with ort.InferenceSession.create(text_of_a_loop(inner.format(count=count)), runtime=runtime) as session:
             assert take(session.run(feeds))["all"].shape == shape
+
+
+def test_shapes_of_what_no_iteration_made_do_not_depend_on_the_runs_before(runtime: ort.Runtime) -> None:
+    data = text("""
+    g (int64 trips, float[n, k] x, bool chosen) => (all) {
+        all = Loop (trips, "") <body = b (int64 i, bool c) => (bool more, float[] made) {
+            more = Identity (c)
+            made = If (chosen) <then_branch = t () => (float[] p) { p = Identity (x) },
+                                else_branch = e () => (float[] q) { q = Transpose (x) }> }>
+    }
+    """)
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    for order in ([0], [1, 0], [0, 2, 0]):
+        with ort.InferenceSession.create(data, runtime=runtime) as session:
+            for trips in order:
+                for chosen in (True, False):
+                    got = take(session.run({"trips": np.int64(trips), "x": x, "chosen": np.array(chosen)}))["all"]
+                    np.testing.assert_array_equal(got, np.stack([x if chosen else x.T] * trips) if trips else got)
+                    assert got.shape == (trips, *(x if chosen else x.T).shape)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_strings_that_iterations_make_are_stacked(runtime: ort.Runtime, planned: bool) -> None:
+    data = text("""
+    g (float[n, 2] x, int64 trips) => (string[n, 2] scanned, string[m, 2] looped) {
+        scanned = Scan <num_scan_inputs = 1, body = b (float[2] r) => (string[2] s) { s = Cast <to = 8> (r) }> (x)
+        looped = Loop (trips, "") <body = l (int64 i, bool c) => (bool more, string[2] s) {
+            more = Identity (c)  row = Gather (x, i)  s = Cast <to = 8> (row) }>
+    }
+    """)
+    with ort.InferenceSession.create(data, runtime=runtime, enable_mem_pattern=planned) as session:
+        for trips in (2, 1, 0):
+            feeds = {"x": np.float32([[1, 2.5], [-3, 4]]), "trips": np.array(trips)}
+            got, expected = take(session.run(feeds)), graphs.native(data, feeds)
+            assert got["scanned"].tolist() == expected["scanned"].tolist() == [["1", "2.5"], ["-3", "4"]]
+            assert got["looped"].tolist() == expected["looped"].tolist()
+            assert got["looped"].shape == (trips, 2)
 
 
 def test_a_scan_of_batches(runtime: ort.Runtime) -> None:

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import graphs
+import onnx_wasm as ort
 from harness import Harness
 from onnx_wasm import dtypes, model
 from onnx_wasm.context import Context, Value
@@ -217,3 +219,16 @@ def test_one_hot(harness: Harness, shape: Any, axis: int, dtype: Any, kind: Any,
             expected[(*at, int(indices[at]))] = 1
     np.testing.assert_array_equal(y, np.moveaxis(expected, -1, axis))
     np.testing.assert_array_equal(c.fold_one_hot(indices, depth, values, axis=axis), y)
+
+
+@pytest.mark.parametrize("side", [200, 400])
+def test_large_results_of_numbers_that_are_known_are_made_by_kernels(side: int) -> None:
+    nodes = [graphs.node("Shape", ["x"], ["s"]), graphs.node("Expand", ["seven", "s"], ["y"])]
+    weights = {"seven": np.array([7], np.int64)}
+    data = graphs.model(nodes, {"x": (graphs.FLOAT, ["n", "n"])}, ["y"], weights)
+    with ort.InferenceSession.create(data) as session:
+        got = session.run({"x": np.zeros((side, side), np.float32)})["y"].get_data(release_data=True)
+        np.testing.assert_array_equal(got, np.full((side, side), 7))
+        assert session.plan_info is not None
+        # What the host knows lies in the tape.
+        assert (session.plan_info.tape_bytes > 8 * side**2) == (side == 200)

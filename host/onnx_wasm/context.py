@@ -46,6 +46,8 @@ Made = TypeVar("Made")
 # Elements per work unit of a flat elementwise kernel.
 CHUNK = 4096
 _ADDRESSES = 1 << 32
+# Bits of an array that numpy can make a shape for, even where it is empty.
+_COUNTABLE = 1 << 66
 # Beginnings of the names of kernels that never call $fail, other than of flat records (tests/test_build.py).
 SILENT = ("transpose_b", "copy_", "gemm_f32", "softmax_f32", "attention_f32")
 # What two processors must not both write, or they wait for each other.
@@ -283,6 +285,8 @@ class Context:
         self.observed: dict[Value, Array] = {}
         """Contents that a run has told, of values in the run so far."""
         self._maker = self._makers = 0
+        self.runs = True
+        """False while only shapes are asked for: what is described does not run."""
         self.sealed = 0
         """So many records have run by the time that the rest is described."""
         # Constants made of constants, kept for the session: they do not change between shapes.
@@ -301,10 +305,12 @@ class Context:
         value.reuse = tuple(reuse)
         if value.shape and min(value.shape) < 0:
             self.fail(f"output shape {list(shape)} has a negative dimension")
-        if value.nbytes >= _ADDRESSES:
+        if value.nbytes >= _ADDRESSES and self.runs:
             self.fail(
                 f"output {value.dtype}{list(shape)} needs {value.nbytes:,} bytes; memory ends at 4 GiB", HeapMemoryError
             )
+        if not value.size and math.prod(d or 1 for d in value.shape) * dtype.bits >= _COUNTABLE:
+            self.fail(f"output shape {list(shape)} has no elements, and too large extents besides for an array")
         self._add(value)
         return value
 

@@ -48,7 +48,7 @@ Asking = Generator[Value, Array, Any]
 
 
 class _EndlessError(Exception):
-    """What does not run has too many iterations to look at."""
+    """What does not run has too many iterations."""
 
 
 @dataclass(eq=False)
@@ -382,7 +382,7 @@ class Lowering:
                 if len(cx.records) > MAX_RECORDS:
                     cx.fail(f"more than {MAX_RECORDS:,} records to run", UnsupportedModelError)
                 scope.keep = request.keep
-                reply = (yield from self._inside(scope, request)) if request.runs else self._outlined(scope, request)
+                reply = yield from (self._inside if request.runs else self._outlined)(scope, request)
                 cx.node = node
             else:
                 value, keep = request if isinstance(request, tuple) else (request, ())
@@ -408,24 +408,27 @@ class Lowering:
             check_declared(cx, graph, "output", graph.outputs, outputs)
         return outputs
 
-    def _outlined(self, scope: _Scope, request: Subgraph) -> list[Item] | None:
-        """What a graph that does not run would give; None, if only a run can tell, or its inputs are not valid."""
-        depth, mark, outer = len(self._scopes), len(self.context.records), self._outlining
-        self._outlining = _OUTLINED
-        steps = self._inside(scope, request)
+    def _outlined(self, scope: _Scope, request: Subgraph) -> Generator[Value, Array, list[Item] | None]:
+        """What a graph that does not run would give, with 0 for what only its run can tell; None, if it cannot run."""
+        cx, depth, outer = self.context, len(self._scopes), self._outlining
+        mark, steps = len(cx.records), self._inside(scope, request)
+        answer: Any = None
+        self._outlining, cx.runs = _OUTLINED if outer is None else outer, False
         try:
-            next(steps)
+            while True:
+                value = steps.send(answer)
+                del cx.records[mark:]
+                made = value.root.ready > mark
+                answer = np.zeros(value.shape, value.dtype.numpy) if made else (yield value)
         except StopIteration as stop:
-            made: list[Item] = stop.value
-            return made
+            return list(stop.value)
         except (*REFUSALS, _EndlessError):
             return None
         finally:
             steps.close()
-            self._outlining = outer
+            self._outlining, cx.runs = outer, outer is None
             del self._scopes[depth:]
-            del self.context.records[mark:]
-        return None
+            del cx.records[mark:]
 
     def _asked(self, request: Any) -> Value:
         value = request[0] if isinstance(request, tuple) else request

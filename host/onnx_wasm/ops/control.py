@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context, Item, Steps, Subgraph, TensorSequence, Value
+from ..context import Array, Context, HostView, Item, Steps, Subgraph, TensorSequence, Value
 from ..dtypes import STRING
 from ..errors import InvalidModelError, UnsupportedModelError
 from ..model import Graph
@@ -38,7 +38,7 @@ def loop(
     """Run the body while its condition holds, at most so many times; the last carried values, and every
     iteration's scan outputs, stacked."""
     state: list[Item] = list(carried)
-    scans: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(state))]
+    scans: list[list[Item]] = [[] for _ in range(len(body.outputs) - 1 - len(state))]
 
     def held() -> list[Item]:
         return [*state, *(v for scan in scans for v in scan)]
@@ -55,7 +55,7 @@ def loop(
         outputs = yield Subgraph(body, inputs, held())
         state = _carried(cx, state, outputs[1 : 1 + len(state)])
         for scan, value in zip(scans, outputs[1 + len(state) :], strict=True):
-            scan.append(_tensor(cx, value))
+            scan.append(_scanned(cx, value))
         if cond is not None:
             going = bool(only(cx, "the condition of the body", (yield _tensor(cx, outputs[0]), held())))
         i += 1
@@ -93,7 +93,7 @@ def scan(
     if len(lengths) != 1:
         cx.fail(f"the scan inputs have different lengths {sorted(lengths)}")
     (length,) = lengths
-    outputs: list[list[Value]] = [[] for _ in range(scans)]
+    outputs: list[list[Item]] = [[] for _ in range(scans)]
     for i in range(length):
         slices = [
             _take(cx, x, a, length - 1 - i if reverse else i)
@@ -102,7 +102,7 @@ def scan(
         made = yield Subgraph(body, [*state, *slices], [*inputs, *(v for o in outputs for v in o)])
         state = [_tensor(cx, v) for v in _carried(cx, state, made[:count])]
         for collected, value in zip(outputs, made[count:], strict=True):
-            collected.append(_tensor(cx, value))
+            collected.append(_scanned(cx, value))
     if not length:
         slices = [Value((*x.shape[:a], *x.shape[a + 1 :]), x.dtype) for x, a in zip(inputs, axes, strict=True)]
         return (*state, *(yield from _empty(cx, body, [*state, *slices], output_axes)))
@@ -126,7 +126,7 @@ def scan_8(
         cx.fail("Scan-8 with sequence_lens is not supported", UnsupportedModelError)
     if not args[0].shape[0]:
         cx.fail(f"{args[0]} is a batch of no examples", UnsupportedModelError)
-    batches: list[tuple[Value, ...]] = []
+    batches: list[tuple[Item, ...]] = []
     for b in range(args[0].shape[0]):
         example = [_take(cx, a, 0, b) for a in args]
         steps = scan(cx, *example, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=directions)
@@ -169,6 +169,12 @@ def _carried(cx: Context, before: Sequence[Item], after: Sequence[Item]) -> list
 
 def _tensor(cx: Context, item: Item) -> Value:
     if not isinstance(item, Value):
+        cx.fail("a body's condition or state must be a tensor of numbers", UnsupportedModelError)
+    return item
+
+
+def _scanned(cx: Context, item: Item) -> Value | HostView:
+    if not isinstance(item, Value | HostView):
         cx.fail("a body's scan output must be a tensor", UnsupportedModelError)
     return item
 
@@ -201,19 +207,21 @@ def _take(cx: Context, x: Value, axis: int, index: int) -> Value:
 
 
 def _empty(cx: Context, body: Graph, inputs: Sequence[Item], axes: Sequence[int]) -> Steps:
-    """Scan outputs without an iteration, empty along these axes. Others are as the body declares them, unknown ones 0;
-    where it declares no shape, as an iteration would make them; where only a run can tell that, there are none."""
+    """Scan outputs without an iteration, empty along these axes. Other extents are as the body declares them, or as an
+    iteration would make them; 0, where only a run can tell."""
     declared = body.outputs[len(body.outputs) - len(axes) :]
     outlined = None
-    if any(info.shape is None or info.dtype is None for info in declared):
+    if any(i.dtype is None or i.shape is None or not all(isinstance(d, int) for d in i.shape) for i in declared):
         outlined = yield Subgraph(body, inputs, runs=False)
     collected = []
     for i, (info, axis) in enumerate(zip(declared, axes, strict=True)):
         one = outlined[len(outlined) - len(axes) + i] if outlined is not None else None
-        shape, dtype = info.shape, info.dtype
-        if isinstance(one, Value):
-            shape, dtype = one.shape if shape is None else shape, one.dtype if dtype is None else dtype
-        extents = [d if isinstance(d, int) else 0 for d in shape or ()]
+        if isinstance(one, HostView):
+            one = one.sources[0] if len(one.sources) == 1 else None
+        extents = [d if isinstance(d, int) else 0 for d in info.shape or ()]
+        if isinstance(one, Value) and (info.shape is None or len(info.shape) == one.rank):
+            extents = [d if isinstance(d, int) else n for d, n in zip(info.shape or one.shape, one.shape, strict=True)]
+        dtype = info.dtype or (one.dtype if isinstance(one, Value) else None)
         extents.insert(_axis(cx, axis, len(extents) + 1), 0)
         if dtype is None:
             cx.fail(f"no iteration says of what type output {info.name!r} of the body is", UnsupportedModelError)
@@ -221,8 +229,31 @@ def _empty(cx: Context, body: Graph, inputs: Sequence[Item], axes: Sequence[int]
     return collected
 
 
-def _stack(cx: Context, values: Sequence[Value], axis: int) -> Value:
+def _stack_strings(cx: Context, items: Sequence[Item], axis: int) -> HostView:
+    """Strings that are not there before the run: the host stacks them after it."""
+    sources: list[Value] = []
+    parts: list[HostView | Array] = []
+    for item in items:
+        if isinstance(item, HostView):
+            sources += item.sources
+            parts.append(item)
+        else:
+            assert isinstance(item, Value)
+            parts.append(cx.read(item))
+
+    def convert(*contents: Array) -> Array:
+        left = iter(contents)
+        made = [p.convert(*(next(left) for _ in p.sources)) if isinstance(p, HostView) else p for p in parts]
+        return np.stack(made, axis)
+
+    return HostView(tuple(sources), convert)
+
+
+def _stack(cx: Context, items: Sequence[Item], axis: int) -> Item:
     """One tensor for each iteration, of which there is one at least, along a new axis."""
+    if any(isinstance(item, HostView) for item in items):
+        return _stack_strings(cx, items, axis)
+    values = [item for item in items if isinstance(item, Value)]
     if any(v.shape != values[0].shape for v in values):
         cx.fail(f"iterations give different shapes: {[list(v.shape) for v in values][:4]}")
     rank = values[0].rank + 1
