@@ -377,9 +377,11 @@ def test_shapes_of_what_no_iteration_made_do_not_depend_on_the_runs_before(runti
 @pytest.mark.parametrize("planned", [True, False])
 def test_strings_that_iterations_make_are_stacked(runtime: ort.Runtime, planned: bool) -> None:
     data = text("""
-    g (float[n, 2] x, int64 trips) => (string[n, 2] scanned, string[m, 2] looped) {
+    g (float[n, 2] x, int64 trips) => (string[n, 2] scanned, string[m, 2] looped, untyped) {
         scanned = Scan <num_scan_inputs = 1, body = b (float[2] r) => (string[2] s) { s = Cast <to = 8> (r) }> (x)
         looped = Loop (trips, "") <body = l (int64 i, bool c) => (bool more, string[2] s) {
+            more = Identity (c)  row = Gather (x, i)  s = Cast <to = 8> (row) }>
+        untyped = Loop (trips, "") <body = u (int64 i, bool c) => (bool more, s) {
             more = Identity (c)  row = Gather (x, i)  s = Cast <to = 8> (row) }>
     }
     """)
@@ -387,6 +389,8 @@ def test_strings_that_iterations_make_are_stacked(runtime: ort.Runtime, planned:
         for trips in (2, 1, 0):
             feeds = {"x": np.float32([[1, 2.5], [-3, 4]]), "trips": np.array(trips)}
             got, expected = take(session.run(feeds)), graphs.native(data, feeds)
+            assert got["untyped"].tolist() == got["looped"].tolist()
+            assert (got["untyped"].shape, got["untyped"].dtype) == ((trips, 2), object)
             assert got["scanned"].tolist() == expected["scanned"].tolist() == [["1", "2.5"], ["-3", "4"]]
             assert got["looped"].tolist() == expected["looped"].tolist()
             assert got["looped"].shape == (trips, 2)

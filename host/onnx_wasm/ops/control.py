@@ -216,12 +216,13 @@ def _empty(cx: Context, body: Graph, inputs: Sequence[Item], axes: Sequence[int]
     collected = []
     for i, (info, axis) in enumerate(zip(declared, axes, strict=True)):
         one = outlined[len(outlined) - len(axes) + i] if outlined is not None else None
+        strings = isinstance(one, HostView)
         if isinstance(one, HostView):
             one = one.sources[0] if len(one.sources) == 1 else None
         extents = [d if isinstance(d, int) else 0 for d in info.shape or ()]
         if isinstance(one, Value) and (info.shape is None or len(info.shape) == one.rank):
             extents = [d if isinstance(d, int) else n for d, n in zip(info.shape or one.shape, one.shape, strict=True)]
-        dtype = info.dtype or (one.dtype if isinstance(one, Value) else None)
+        dtype = info.dtype or (STRING if strings else one.dtype if isinstance(one, Value) else None)
         extents.insert(_axis(cx, axis, len(extents) + 1), 0)
         if dtype is None:
             cx.fail(f"no iteration says of what type output {info.name!r} of the body is", UnsupportedModelError)
