@@ -355,6 +355,28 @@ def test_loops_within_a_loop_that_never_runs_are_not_followed_for_long(runtime: 
             assert take(session.run(feeds))["all"].shape == shape
 
 
+@pytest.mark.parametrize(("count", "shape"), [(20, (0, 0, 2, 3)), (50, (0,))])
+def test_loops_that_never_run_count_together(runtime: ort.Runtime, count: int, shape: tuple[int, ...]) -> None:
+    """Each iteration of the inner loop would look into another one."""
+    data = text_of_a_loop(
+        f"""
+        many = Constant <value_int = {count}> ()
+        nothing = Constant <value_int = 0> ()
+        first = Unsqueeze (v, axis)  part = Slice (first, axis, axis)
+        made = Loop (many, none, part) <body = n (int64 j, bool d, float[0, 2, 3] a) => (bool on, float[] b) {{
+            on = Identity (d)
+            b = Loop (nothing, none) <body = m (int64 k, bool e) => (bool p, float[] q) {{
+                p = Identity (e)
+                q = Neg (v)
+            }}>
+        }}>
+    """,
+        before="axis = Constant <value_ints = [0]> ()",
+    )
+    with ort.InferenceSession.create(data, runtime=runtime) as session:
+        assert take(session.run({"trips": np.int64(0), "x": np.zeros((2, 3), np.float32)}))["all"].shape == shape
+
+
 def test_shapes_of_what_no_iteration_made_do_not_depend_on_the_runs_before(runtime: ort.Runtime) -> None:
     data = text("""
     g (int64 trips, float[n, k] x, bool chosen) => (all) {

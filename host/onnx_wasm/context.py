@@ -204,7 +204,7 @@ class Subgraph:
     keep: Sequence[Item] = ()
     """What the op still needs afterwards, apart from its inputs."""
     runs: bool = True
-    """False: only the shapes and types of its outputs are asked for; the answer is None where only a run can tell."""
+    """False: only the shapes and types of its outputs are asked for; the answer is None if it cannot run."""
 
 
 @dataclass(eq=False)

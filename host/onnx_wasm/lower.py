@@ -109,8 +109,8 @@ class Lowering:
         self._cache = cache
         self._fetches = tuple(fetches)
         self._scopes: list[_Scope] = []
-        self._outlining: int | None = None
-        """While only shapes are asked for: how many more graphs may be lowered for it."""
+        self._outlines = 0
+        """While only shapes are asked for (`Context.runs`): how many more graphs may be lowered for it."""
 
     def steps(self) -> Generator[Value, Array, None]:
         """Lower the graph; yields every value whose contents it must know, and wants them sent."""
@@ -391,11 +391,11 @@ class Lowering:
 
     def _inside(self, scope: _Scope, request: Subgraph) -> Generator[Value, Array, list[Item]]:
         """The outputs of a graph inside the node in hand."""
-        if self._outlining is not None:
-            if not self._outlining:
-                raise _EndlessError
-            self._outlining -= 1
         cx, node, graph = self.context, self.context.node, request.graph
+        if not cx.runs:
+            if not self._outlines:
+                raise _EndlessError
+            self._outlines -= 1
         names = [i.name for i in graph.parameters]
         if len(names) != len(request.inputs):
             cx.fail(f"{graph.where} has {counted(len(names), 'input')}, and is given {len(request.inputs)}")
@@ -410,10 +410,10 @@ class Lowering:
 
     def _outlined(self, scope: _Scope, request: Subgraph) -> Generator[Value, Array, list[Item] | None]:
         """What a graph that does not run would give, with 0 for what only its run can tell; None, if it cannot run."""
-        cx, depth, outer = self.context, len(self._scopes), self._outlining
+        cx, depth, runs = self.context, len(self._scopes), self.context.runs
         mark, steps = len(cx.records), self._inside(scope, request)
         answer: Any = None
-        self._outlining, cx.runs = _OUTLINED if outer is None else outer, False
+        self._outlines, cx.runs = _OUTLINED if runs else self._outlines, False
         try:
             while True:
                 value = steps.send(answer)
@@ -426,7 +426,7 @@ class Lowering:
             return None
         finally:
             steps.close()
-            self._outlining, cx.runs = outer, outer is None
+            cx.runs = runs
             del self._scopes[depth:]
             del cx.records[mark:]
 
