@@ -16,65 +16,56 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-import onnx_wasm as ort
 from models import Model, add_folders, fetched, find, inputs_of, with_random_weights
 from onnx_wasm.words import counted
+from peer import OnnxWasm, timed
 from report import Json, ms, table
 
 IDLE_S = 0.02
 """Until idle threads have stopped spinning."""
 
 
-class Turns:
-    """A model in a memory of its own, on so many threads."""
+def turn(adapter: OnnxWasm, budget_ms: float) -> list[float]:
+    """The times of runs, in ms: as many as fit, one at least."""
+    times: list[float] = []
+    while sum(times) < budget_ms:
+        times.append(timed(adapter))
+    return times
 
-    def __init__(self, model: Model, threads: int, stack: contextlib.ExitStack) -> None:
-        self.runtime = stack.enter_context(ort.Runtime(threads=threads))
-        self.session = stack.enter_context(ort.InferenceSession.create(str(model.path), runtime=self.runtime))
-        arrays = {v.name: np.fromfile(v.file, v.dtype).reshape(v.dims) for v in model.inputs}
-        self.feeds = {
-            name: ort.Tensor(str(a.dtype), a, list(a.shape), runtime=self.runtime) for name, a in arrays.items()
-        }
-        self.fetches = model.fetches
 
-    def run(self) -> dict[str, Any]:
-        return self.session.run(self.feeds, self.fetches) if self.fetches else self.session.run(self.feeds)
-
-    def outputs(self) -> dict[str, bytes]:
-        return {name: tensor.get_data(release_data=True).tobytes() for name, tensor in self.run().items()}
-
-    def turn(self, budget_ms: float) -> list[float]:
-        """The times of runs, in ms: as many as fit, one at least."""
-        times: list[float] = []
-        while sum(times) < budget_ms:
-            start = time.perf_counter()
-            for tensor in self.run().values():
-                tensor.dispose()
-            times.append((time.perf_counter() - start) * 1e3)
-        return times
+def outputs(adapter: OnnxWasm) -> dict[str, bytes]:
+    """The bytes of what a run makes."""
+    result = adapter.run()
+    arrays = adapter.arrays(result)
+    adapter.done(result)
+    return {name: array.tobytes() for name, array in arrays.items()}
 
 
 def measure(model: Model, options: argparse.Namespace) -> Json:
     """Times by number of threads, round by round."""
     rounds: dict[str, list[list[float]]] = {"1": [], str(options.threads): []}
+    feeds = {v.name: np.fromfile(v.file, v.dtype).reshape(v.dims) for v in model.inputs}
     with contextlib.ExitStack() as stack:
-        one, several = (Turns(model, n, stack) for n in (1, options.threads))
-        same = one.outputs() == several.outputs()
-        for turns in (one, several):
-            turns.turn(options.turn_ms)
+        adapters = [OnnxWasm() for _ in rounds]
+        for adapter, threads in zip(adapters, rounds, strict=True):
+            adapter.load(str(model.path), feeds, model.fetches, int(threads))
+            stack.callback(adapter.runtime.close)
+            stack.callback(adapter.session.dispose)
+        one, several = map(outputs, adapters)
+        for adapter in adapters:
+            turn(adapter, options.turn_ms)
         for _ in range(options.rounds):
-            for turns, kept in zip((one, several), rounds.values(), strict=True):
+            for adapter, kept in zip(adapters, rounds.values(), strict=True):
                 time.sleep(IDLE_S)
-                kept.append(turns.turn(options.turn_ms))
+                kept.append(turn(adapter, options.turn_ms))
     medians = [[statistics.median(r) for r in each] for each in rounds.values()]
     ratios = sorted(a / b for a, b in zip(*medians, strict=True))
     return {
         "id": model.id,
-        "same": same,
+        "same": one == several,
         "ms": rounds,
         "median_ms": [statistics.median(m) for m in medians],
         "least_ms": [min(t for r in each for t in r) for each in rounds.values()],

@@ -14,6 +14,7 @@ from onnx import helper
 
 import onnx_wasm as ort
 from graphs import FLOAT, INT64, model, node
+from interrupting import interrupted_at
 
 DATA = model(
     [
@@ -264,23 +265,11 @@ def test_an_interrupt_leaves_no_address_that_was_given(runtime: ort.Runtime) -> 
         for nth in range(1, 160):
             for _ in range(3):
                 session.run({"x": x}, {"y0": first, "y1": None, "y2": second})["y1"].dispose()
-            count = 0
 
-            def tracer(frame: Any, event: str, arg: Any, nth: int = nth) -> Any:
-                nonlocal count
-                if frame.f_code.co_filename.endswith("express.py"):
-                    count += event == "line"
-                    if count == nth:
-                        raise KeyboardInterrupt
-                return tracer
-
-            sys.settrace(tracer)
-            try:
+            def run() -> None:
                 session.run({"x": x * 2}, {"y0": second, "y1": None, "y2": first})["y1"].dispose()
-            except KeyboardInterrupt:
-                interrupted += 1
-            finally:
-                sys.settrace(None)
+
+            interrupted += interrupted_at(nth, run, file="express.py")
             gc.collect()
             out = session.run({"x": x})
             assert [float(t.get_data(release_data=True)[0]) for t in out.values()] == [1, 2, 3]
@@ -408,23 +397,7 @@ def test_an_interrupt_between_two_words_leaves_no_stale_address(runtime: ort.Run
                 assert values(session, first) == [1, 2, 3, 4, 5, 6]
             if not short:
                 session._express = None
-            count = 0
-
-            def tracer(frame: Any, event: str, arg: Any, nth: int = nth) -> Any:
-                nonlocal count
-                if frame.f_code.co_filename.endswith(file) and frame.f_code.co_name in ("run", "_bind"):
-                    count += event == "line"
-                    if count == nth:
-                        raise KeyboardInterrupt
-                return tracer
-
-            sys.settrace(tracer)
-            try:
-                session.run({"x": second})
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(None)
+            interrupted_at(nth, lambda: session.run({"x": second}), file=file, functions=("run", "_bind"))
             gc.collect()
             assert values(session, first) == [1, 2, 3, 4, 5, 6]
     first.dispose()

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,9 @@ from onnx import numpy_helper
 import graphs
 import onnx_wasm as ort
 from graphs import BOOL, FLOAT, INT64, model, node
+from interrupting import interrupted_at
 
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)
-PACKAGE = str(Path(ort.__file__).parent)
 
 
 @pytest.fixture
@@ -34,43 +33,6 @@ def runtime() -> Iterator[ort.Runtime]:
         gc.collect()
         assert runtime.memory().used == 0
         runtime.heap_check()
-
-
-OWN = ("inside", "try_drain")
-
-
-def callers(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def interrupted_at(nth: int, action: Callable[[], Any]) -> bool:
-    """Whether a KeyboardInterrupt at the nth line that the package runs came before the action's end."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal count
-        # In the gate's own two functions the interpreter looks for signals only where the lock is let go of. What a
-        # finaliser raises is lost.
-        names = {f.f_code.co_name for f in callers(frame)}
-        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_code.co_name in OWN or "__del__" in names:
-            return None
-        if event == "line":
-            count += 1
-            if count == nth:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

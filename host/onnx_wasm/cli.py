@@ -199,17 +199,17 @@ def _time(session: InferenceSession, feeds: Mapping[str, Any], runs: int) -> tup
     return times, results
 
 
+def _qualified(domain: str, name: str) -> str:
+    return f"{domain}::{name}" if domain else name
+
+
 def _info(args: argparse.Namespace) -> int:
     manifest = engine.manifest()
     load_ops()
     names: dict[str, list[str]] = {}
     for domain, name in sorted({(f.domain, f.name) for f in registry.registered() if f.domain != INTERNAL}):
         names.setdefault(domain, []).append(name)
-    bodies = sorted(
-        f"{domain}::{name}" if domain else name
-        for domain, name in defined_by_bodies()
-        if name not in names.get(domain, ())
-    )
+    bodies = sorted(_qualified(d, n) for d, n in defined_by_bodies() if n not in names.get(d, ()))
     oldest, newest = engine.WASMTIME_VERSIONS
     found = {
         "onnx-wasm": VERSION,
@@ -220,7 +220,7 @@ def _info(args: argparse.Namespace) -> int:
         "build": f"{manifest.build_hash & 0xFFFFFFFFFFFFFFFF:016x}",
         "module bytes": engine.module_sizes(),
         "kernels": len(manifest.kernels),
-        "operators": [f"{domain}::{n}" if domain else n for domain, inner in names.items() for n in inner],
+        "operators": [_qualified(domain, n) for domain, inner in names.items() for n in inner],
         "operators by bodies": bodies,
     }
     if args.json:
