@@ -1,7 +1,9 @@
-"""Interrupts at a chosen line."""
+"""Interrupts at a chosen line, and programs of their own that must end well."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -48,3 +50,30 @@ def interrupted_at(nth: int, action: Callable[[], Any], *, file: str = "", funct
     finally:
         sys.settrace(before)
     return False
+
+
+START = """
+import threading, time, os, signal
+import numpy as np
+import graphs, onnx_wasm as ort
+x = np.ones((64, 256), np.float32)
+session = ort.InferenceSession.create(graphs.mlp(64, sizes=(256, 1024, 256)))
+
+def loop():
+    while True:
+        session.run({"x": x})["y"].dispose()
+"""
+
+
+def python(code: str) -> None:
+    """Run a program after ``START``; it must end well and say nothing."""
+    path = os.pathsep.join([str(Path(ort.__file__).parents[1]), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", START + code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

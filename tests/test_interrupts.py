@@ -6,11 +6,9 @@ import copy
 import gc
 import os
 import pickle
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from onnx import numpy_helper
 import graphs
 import onnx_wasm as ort
 from graphs import BOOL, FLOAT, INT64, model, node
-from interrupting import interrupted_at
+from interrupting import interrupted_at, python
 
 X = np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)
 
@@ -186,33 +184,6 @@ def test_threads_that_run_dispose_and_close(runtime: ort.Runtime) -> None:
         session.dispose()
     gc.collect()
     other.close()
-
-
-def python(code: str) -> None:
-    """Run a program; it must end well and say nothing."""
-    path = os.pathsep.join([str(Path(ort.__file__).parents[1]), str(Path(__file__).parent)])
-    done = subprocess.run(
-        [sys.executable, "-c", START + code],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-START = """
-import threading, time, os, signal
-import numpy as np
-import graphs, onnx_wasm as ort
-x = np.ones((64, 256), np.float32)
-session = ort.InferenceSession.create(graphs.mlp(64, sizes=(256, 1024, 256)))
-
-def loop():
-    while True:
-        session.run({"x": x})["y"].dispose()
-"""
 
 
 def test_the_interpreter_may_end_while_threads_run() -> None:

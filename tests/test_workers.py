@@ -16,9 +16,9 @@ import pytest
 import graphs
 import onnx_wasm as ort
 from graphs import FLOAT, model, node
+from interrupting import interrupted_at, python
 from onnx_wasm import tape
 from onnx_wasm.program import Program
-from test_interrupts import interrupted_at, python
 
 NAME = "onnx-wasm worker"
 TRAPPED = 112
@@ -168,8 +168,7 @@ def test_a_worker_that_has_gone_without_a_word(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_interrupted_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("test_interrupts.PACKAGE", str(Path(ort.__file__).parent / "workers.py"))
+def test_interrupted_anywhere() -> None:
     runtime = ort.Runtime(threads=3)
     session = ort.InferenceSession.create(NEG, runtime=runtime)
 
@@ -178,7 +177,7 @@ def test_interrupted_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         negate(session)
 
     nth = 1
-    while interrupted_at(nth, run):
+    while interrupted_at(nth, run, file="workers.py"):
         runtime.heap_check()
         nth += 1
         if nth % 10 == 0:
@@ -188,7 +187,7 @@ def test_interrupted_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     negate(session)
     session.dispose()
     nth = 1
-    while interrupted_at(nth, runtime.close):
+    while interrupted_at(nth, runtime.close, file="workers.py"):
         nth += 1
     assert runtime.closed
     gc.collect()
