@@ -12,6 +12,7 @@ import argparse
 import gc
 import json
 import logging
+import re
 import sys
 import warnings
 from collections import Counter
@@ -34,6 +35,9 @@ KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 RTOL, ATOL = 1e-3, 1e-7
 # Whose expected outputs are random numbers: only their shape and type are compared.
 RANDOM = {f"test_bernoulli{kind}{form}" for kind in ("", "_double", "_seed") for form in ("", "_expanded")}
+# ONNX leaves undefined what a float beyond a fixed-point type's range becomes; what these cases have depends on the
+# version of ml_dtypes.
+TO_NARROW = re.compile(r"test_cast(like)?_FLOAT(16)?_to_(U?)INT([24])(_expanded)?")
 NARROW = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "float4e2m1": ml_dtypes.float4_e2m1fn}
 NARROW |= {n: getattr(ml_dtypes, n) for n in ("int2", "uint2") if hasattr(ml_dtypes, n)}
 
@@ -158,11 +162,27 @@ def _run(case: Case, runtime: ort.Runtime, planned: bool) -> str:
                 got = [_array(outputs[name]) for name in session.output_names]
             finally:
                 _dispose([*outputs.values(), *feeds.values()])
+            undefined = _undefined(case, given)
             for name, g, e in zip(session.output_names, got, expected, strict=True):
-                reason = _difference(g, e, case)
+                reason = _difference(g, e, case, undefined)
                 if reason:
                     return f"output {name!r}: {reason}"
     return "pass"
+
+
+def _undefined(case: Case, given: list[Any]) -> np.ndarray | None:
+    """Where ONNX does not say what an output is."""
+    found = TO_NARROW.fullmatch(case.name)
+    if found is None:
+        return None
+    values = np.trunc(_tensor(given[0]).astype(np.float64))
+    bits, unsigned = int(found[4]), bool(found[3])
+    least = 0 if unsigned else -(1 << bits - 1)
+    return (values < least) | (values >= least + (1 << bits))
+
+
+def _tensor(value: Any) -> np.ndarray:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
 def _feed(value: Any, info: onnx.ValueInfoProto, runtime: ort.Runtime) -> Any:
@@ -214,8 +234,8 @@ def _dispose(values: Iterable[Any]) -> None:
             _dispose(value)
 
 
-def _difference(got: Any, expected: Any, case: Case) -> str:
-    """ "" or how an output differs."""
+def _difference(got: Any, expected: Any, case: Case, undefined: np.ndarray | None = None) -> str:
+    """ "" or how an output differs where it is defined."""
     if isinstance(expected, onnx.TensorProto):
         expected = numpy_helper.to_array(expected)
     if isinstance(expected, (list, tuple)):
@@ -243,6 +263,9 @@ def _difference(got: Any, expected: Any, case: Case) -> str:
             same |= np.abs(got.astype(wide) - expected.astype(wide)) <= case.atol + rtol * np.abs(expected.astype(wide))
     else:
         same = np.isclose(got.astype(wide), expected.astype(wide), rtol=rtol, atol=case.atol, equal_nan=True)
+    if undefined is not None:
+        assert not undefined.all(), case.name
+        same |= undefined
     if same.all():
         return ""
     at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(same))[0])

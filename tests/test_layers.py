@@ -15,8 +15,20 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
-    {"errors", "heap_layout", "build", "order", "process", "heap_events", "picture", "code_cache", "words", "layout"},
-    {"dtypes", "engine", "options"},
+    {
+        "errors",
+        "heap_layout",
+        "build",
+        "order",
+        "process",
+        "heap_events",
+        "picture",
+        "disk_cache",
+        "words",
+        "layout",
+        "proto",
+    },
+    {"dtypes", "engine", "options", "schemas"},
     {"model", "env", "heap_view", "blocks", "gate", "memory_info", "heap_log", "heap_map"},
     {"debug_heap", "verdicts", "heap_policy", "heap_timeline"},
     {"allocator", "workers"},
@@ -45,6 +57,8 @@ MODEL_SIDE = {
     "order",
     "layout",
     "dtypes",
+    "proto",
+    "schemas",
     "model",
     "registry",
     "context",

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from . import cli_args, cli_heap, engine, inputs, registry, report
-from .env import VERSION
+from .env import VERSION, env
 from .errors import OnnxWasmError
 from .functions import defined_by_bodies
 from .heap import Runtime
 from .model import INTERNAL
 from .prepare import load_ops
+from .schemas import newest_opset
 from .session import InferenceSession
 
 _WIDTH = 100
@@ -215,8 +215,8 @@ def _info(args: argparse.Namespace) -> int:
         "onnx-wasm": VERSION,
         "wasmtime": engine.wasmtime_version(),
         "wasmtime supported": [oldest, newest],
-        "onnx": onnx.__version__,
-        "newest opset": onnx.defs.onnx_opset_version(),
+        "onnx": env.versions["onnx"],
+        "newest opset": newest_opset(),
         "build": f"{manifest.build_hash & 0xFFFFFFFFFFFFFFFF:016x}",
         "module bytes": engine.module_sizes(),
         "kernels": len(manifest.kernels),

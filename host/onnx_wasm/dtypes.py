@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
-import ml_dtypes
 import numpy as np
-import onnx
+
+from .proto import TensorProto
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +20,8 @@ class DType:
     """The part of a kernel's name, e.g. "f32"."""
     onnx: int
     """The value of onnx.TensorProto.DataType."""
-    numpy: np.dtype[np.generic] | None
-    """The numpy type of an element, or of a byte that packs several; None for strings."""
+    scalar: type | str | None
+    """numpy's class of an element, or of a byte that packs several, or the name of one in ml_dtypes."""
     bits: int
     """Bits of an element in the heap; below 8, elements are packed, the first in the low bits."""
 
@@ -34,6 +34,17 @@ class DType:
         """Bytes of an element; only for types of whole bytes."""
         assert self.bits >= 8, self.name
         return self.bits // 8
+
+    @cached_property
+    def numpy(self) -> np.dtype[np.generic] | None:
+        """The numpy type of an element, or of a byte that packs several; None for strings."""
+        scalar = self.scalar
+        if isinstance(scalar, str):
+            # Importing it takes longer than making a session, with some versions a second.
+            import ml_dtypes
+
+            scalar = getattr(ml_dtypes, scalar, np.uint8)
+        return None if scalar is None else np.dtype(scalar)
 
     @cached_property
     def is_float(self) -> bool:
@@ -51,12 +62,12 @@ class DType:
         return self.name
 
 
-def _dtype(name: str, short: str, onnx_name: str, scalar: type | None, bits: int) -> DType | None:
+def _dtype(name: str, short: str, onnx_name: str, scalar: type | str | None, bits: int) -> DType | None:
     # A type that the installed onnx does not know yet has no number and cannot occur.
-    number = getattr(onnx.TensorProto, onnx_name, None)
+    number = getattr(TensorProto, onnx_name, None)
     if number is None:
         return None
-    return DType(name, short, int(number), None if scalar is None else np.dtype(scalar), bits)
+    return DType(name, short, int(number), scalar, bits)
 
 
 _TABLE = [
@@ -75,15 +86,15 @@ _TABLE = [
     _dtype("uint64", "u64", "UINT64", np.uint64, 64),
     _dtype("complex64", "c64", "COMPLEX64", np.complex64, 64),
     _dtype("complex128", "c128", "COMPLEX128", np.complex128, 128),
-    _dtype("bfloat16", "bf16", "BFLOAT16", ml_dtypes.bfloat16, 16),
-    _dtype("float8e4m3fn", "f8e4m3fn", "FLOAT8E4M3FN", ml_dtypes.float8_e4m3fn, 8),
-    _dtype("float8e4m3fnuz", "f8e4m3fnuz", "FLOAT8E4M3FNUZ", ml_dtypes.float8_e4m3fnuz, 8),
-    _dtype("float8e5m2", "f8e5m2", "FLOAT8E5M2", ml_dtypes.float8_e5m2, 8),
-    _dtype("float8e5m2fnuz", "f8e5m2fnuz", "FLOAT8E5M2FNUZ", ml_dtypes.float8_e5m2fnuz, 8),
+    _dtype("bfloat16", "bf16", "BFLOAT16", "bfloat16", 16),
+    _dtype("float8e4m3fn", "f8e4m3fn", "FLOAT8E4M3FN", "float8_e4m3fn", 8),
+    _dtype("float8e4m3fnuz", "f8e4m3fnuz", "FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 8),
+    _dtype("float8e5m2", "f8e5m2", "FLOAT8E5M2", "float8_e5m2", 8),
+    _dtype("float8e5m2fnuz", "f8e5m2fnuz", "FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 8),
     _dtype("uint4", "u4", "UINT4", np.uint8, 4),
     _dtype("int4", "i4", "INT4", np.uint8, 4),
     _dtype("float4e2m1", "f4e2m1", "FLOAT4E2M1", np.uint8, 4),
-    _dtype("float8e8m0", "f8e8m0", "FLOAT8E8M0", getattr(ml_dtypes, "float8_e8m0fnu", np.uint8), 8),
+    _dtype("float8e8m0", "f8e8m0", "FLOAT8E8M0", "float8_e8m0fnu", 8),
     _dtype("uint2", "u2", "UINT2", np.uint8, 2),
     _dtype("int2", "i2", "INT2", np.uint8, 2),
     _dtype("float6e2m3", "f6e2m3", "FLOAT6E2M3", np.uint8, 6),
@@ -92,11 +103,12 @@ _TABLE = [
 ALL: tuple[DType, ...] = tuple(d for d in _TABLE if d is not None)
 _BY_NAME = {d.name: d for d in ALL}
 _BY_ONNX = {d.onnx: d for d in ALL}
-_BY_NUMPY = {d.numpy: d for d in ALL if d.numpy is not None and d.bits >= 8}
+_BY_NUMPY = {d.numpy: d for d in ALL if isinstance(d.scalar, type) and d.bits >= 8}
 
 F32, F64, F16, BF16 = (_BY_NAME[n] for n in ("float32", "float64", "float16", "bfloat16"))
 I8, I16, I32, I64 = (_BY_NAME[n] for n in ("int8", "int16", "int32", "int64"))
 U8, U16, U32, U64 = (_BY_NAME[n] for n in ("uint8", "uint16", "uint32", "uint64"))
+C64, C128 = _BY_NAME["complex64"], _BY_NAME["complex128"]
 BOOL, STRING = _BY_NAME["bool"], _BY_NAME["string"]
 
 
@@ -123,7 +135,12 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DType:
         return found
     if dtype.kind in "OUST":
         return STRING
-    found = _BY_NUMPY.get(dtype.newbyteorder("="))
+    found = _BY_NUMPY.get(dtype.newbyteorder("=")) or _by_extension().get(dtype)
     if found is None:
         raise ValueError(f"numpy type {dtype} has no ONNX tensor type")
     return found
+
+
+@cache
+def _by_extension() -> dict[np.dtype[np.generic] | None, DType]:
+    return {d.numpy: d for d in ALL if isinstance(d.scalar, str) and d.numpy is not None and d.numpy != np.uint8}

@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import wasmtime
 from wasmtime import _ffi as ffi
 
-from . import code_cache
+from . import disk_cache
 from .errors import EngineError
 
 PAGE = 65536
@@ -70,6 +70,7 @@ def manifest() -> Manifest:
 
 
 @functools.cache
+@functools.cache
 def wasmtime_version() -> str:
     """The installed version of wasmtime, e.g. "50.0.1"."""
     return importlib.metadata.version("wasmtime")
@@ -105,8 +106,8 @@ def _module(variant: Variant) -> wasmtime.Module:
     if not path.exists():
         raise EngineError(f"no built module {path}: run ./build.sh, or install the package")
     wasm = path.read_bytes()
-    name = code_cache.key(wasm, "wasmtime", wasmtime_version(), "shared memory, threads, relaxed SIMD")
-    code = code_cache.load(name)
+    name = disk_cache.key(wasm, "wasmtime", wasmtime_version(), "shared memory, threads, relaxed SIMD")
+    code = disk_cache.load(name)
     if code is not None:
         try:
             return wasmtime.Module.deserialize(_engine(), code)
@@ -114,7 +115,7 @@ def _module(variant: Variant) -> wasmtime.Module:
             # Compiled for features that this CPU lacks: wasmtime looks itself.
             pass
     module = wasmtime.Module(_engine(), wasm)
-    code_cache.store(name, bytes(module.serialize()))
+    disk_cache.store(name, bytes(module.serialize()))
     return module
 
 

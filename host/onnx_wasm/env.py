@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import onnx
-
 from .engine import Variant, wasmtime_version
 
 VERSION = "0.1.0"
@@ -75,7 +73,9 @@ class Env:
     @property
     def versions(self) -> dict[str, str]:
         """Of this package and of what it stands on."""
-        return {"onnx_wasm": VERSION, "wasmtime": wasmtime_version(), "onnx": onnx.__version__}
+        from importlib.metadata import version
+
+        return {"onnx_wasm": VERSION, "wasmtime": wasmtime_version(), "onnx": version("onnx")}
 
 
 env = Env()

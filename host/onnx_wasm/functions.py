@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
-import onnx
-from onnx import defs
-
 from .context import Item, TensorSequence, Value
 from .errors import UnsupportedModelError
 from .model import Graph, Node, function_graph
+from .proto import FunctionProto, OperatorSetIdProto, TypeProto
+from .schemas import defs, newest_opset
 
 OLDEST_OPSET = 1
 
 
 def check_opset(graph: Graph) -> Iterator[str]:
     """What is wrong with the opset of ai.onnx that a model imports."""
-    newest = defs.onnx_opset_version()
+    newest = newest_opset()
     opset = graph.opsets.get("", newest)
     if not OLDEST_OPSET <= opset <= newest:
         yield f"opset {opset} of domain ai.onnx (supported: {OLDEST_OPSET} to {newest})"
@@ -31,7 +30,7 @@ def has_body(node: Node, opsets: Mapping[str, int]) -> bool:
 
 def defined_by_bodies() -> set[tuple[str, str]]:
     """Domain and name of the operators that ONNX defines by a body."""
-    schemas: Any = defs.get_all_schemas()
+    schemas: Any = defs().get_all_schemas()
     return {(s.domain, s.name) for s in schemas if s.has_function or s.has_context_dependent_function}
 
 
@@ -70,12 +69,12 @@ def _body(
         raise UnsupportedModelError(f"{node}: ONNX defines no body for these inputs")
     if (node, data) in bodies:
         return bodies[node, data]
-    function = onnx.FunctionProto.FromString(data)
+    function = FunctionProto.FromString(data)
     # A body made for the inputs may name only the opset of its own operator.
     named = {o.domain for o in function.opset_import}
     for domain, version in graph.opsets.items():
         if domain not in named:
-            function.opset_import.append(onnx.helper.make_opsetid(domain, version))
+            function.opset_import.append(OperatorSetIdProto(domain=domain, version=version))
     for attribute in schema.attributes.values():
         if attribute.name not in attributes and attribute.default_value.name:
             attributes[attribute.name] = attribute.default_value
@@ -88,18 +87,22 @@ def _newest(versions: Sequence[int], opset: int) -> int:
 
 
 def _schema(node: Node, opsets: Mapping[str, int]) -> Any:
+    known = defs()
     try:
-        return defs.get_schema(node.op_type, opsets.get(node.domain, 0), node.domain)
-    except (defs.SchemaError, TypeError):
+        return known.get_schema(node.op_type, opsets.get(node.domain, 0), node.domain)
+    except (known.SchemaError, TypeError):
         # A TypeError is a version beyond what a C int holds.
         return None
 
 
-def _type(item: Item | None) -> onnx.TypeProto:
+def _type(item: Item | None) -> TypeProto:
+    found = TypeProto()
     if isinstance(item, Value):
-        return onnx.helper.make_tensor_type_proto(item.dtype.onnx, item.shape)
-    if isinstance(item, TensorSequence):
+        found.tensor_type.elem_type = item.dtype.onnx
+        found.tensor_type.shape.SetInParent()
+        for length in item.shape:
+            found.tensor_type.shape.dim.add().dim_value = length
+    elif isinstance(item, TensorSequence):
         dtype = item.elements[0].dtype if item.elements else item.dtype
-        element = onnx.helper.make_tensor_type_proto(dtype.onnx if dtype else 0, None)
-        return onnx.helper.make_sequence_type_proto(element)
-    return onnx.TypeProto()
+        found.sequence_type.elem_type.tensor_type.elem_type = dtype.onnx if dtype else 0
+    return found

@@ -14,15 +14,24 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import AttributeProto, TensorProto, numpy_helper
 
 from . import dtypes
 from .dtypes import DType
 from .errors import InvalidModelError, OnnxWasmError, UnsupportedModelError
 from .order import in_order
+from .proto import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    ValueInfoProto,
+    attribute_value,
+)
 from .words import counted
 
 Array = NDArray[Any]
@@ -43,7 +52,7 @@ class Node:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
-    proto: onnx.NodeProto | None = None
+    proto: NodeProto | None = None
     opset: int = 0
     """The version of its domain that it is of, where that is not the graph's."""
 
@@ -139,16 +148,13 @@ class Initializer:
         try:
             if self._proto.data_location == TensorProto.EXTERNAL:
                 return np.frombuffer(self._external(), self.dtype.numpy).reshape(self.shape)
-            array: Array = numpy_helper.to_array(self._proto)
+            return _elements(self._proto, self.dtype).reshape(self.shape)
         except InvalidModelError:
             raise
         except Exception as error:
             raise InvalidModelError(
                 f"{self._where}: tensor {self.name!r} ({self.dtype}{list(self.shape)}) cannot be read: {error}"
             ) from error
-        if self.dtype is not dtypes.STRING:
-            array = array.view(self.dtype.numpy) if array.dtype != self.dtype.numpy else array  # type: ignore[arg-type]
-        return np.ascontiguousarray(array).reshape(self.shape)
 
     def _packed(self) -> Array:
         data = self._external() if self._proto.data_location == TensorProto.EXTERNAL else self._proto.raw_data
@@ -182,6 +188,30 @@ class Initializer:
         return self._files.read(location, offset, length, described)
 
 
+def _elements(proto: TensorProto, dtype: DType) -> Array:
+    """The elements that lie in the tensor itself, all in a row; see onnx.proto on the fields."""
+    if proto.HasField("segment"):
+        raise ValueError("it is a segment")
+    if dtype is dtypes.STRING:
+        texts = np.empty(len(proto.string_data), object)
+        texts[:] = [text.decode() for text in proto.string_data]
+        return texts
+    if proto.HasField("raw_data"):
+        return np.frombuffer(proto.raw_data, dtype.numpy)
+    assert dtype.numpy is not None
+    if dtype in (dtypes.F32, dtypes.C64):
+        return np.array(proto.float_data, np.float32).view(dtype.numpy)
+    if dtype in (dtypes.F64, dtypes.C128):
+        return np.array(proto.double_data, np.float64).view(dtype.numpy)
+    if dtype is dtypes.I64:
+        return np.array(proto.int64_data, np.int64)
+    if dtype in (dtypes.U32, dtypes.U64):
+        return np.array(proto.uint64_data, np.uint64).astype(dtype.numpy)
+    # The bits of a type that is no integer, too.
+    bits = np.array(proto.int32_data, np.int32).astype(f"u{dtype.itemsize}")
+    return bits.view(dtype.numpy)
+
+
 class ValueInfo(NamedTuple):
     """A graph input or output as the model declares it."""
 
@@ -212,7 +242,7 @@ class Graph:
     opsets: Mapping[str, int]
     where: str
     """The file, or "model bytes"."""
-    functions: Mapping[tuple[str, str], onnx.FunctionProto] = field(default_factory=dict)
+    functions: Mapping[tuple[str, str], FunctionProto] = field(default_factory=dict)
     """The model's own operators, by domain and name."""
     metadata: dict[str, str] = field(default_factory=dict)
     """The model's metadata_props; empty for subgraphs."""
@@ -243,7 +273,7 @@ def load(
         files = ExternalData(path.parent, external or {})
         where = str(path)
         data = path.read_bytes()
-    proto = onnx.ModelProto()
+    proto = ModelProto()
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
@@ -269,7 +299,7 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def function_graph(function: onnx.FunctionProto, attributes: Mapping[str, AttributeProto], caller: Graph) -> Graph:
+def function_graph(function: FunctionProto, attributes: Mapping[str, AttributeProto], caller: Graph) -> Graph:
     """A function's body as a graph, for a call with these attributes from ``caller``."""
     opsets = {_domain(o.domain): o.version for o in function.opset_import}
     bound = {a.name: a for a in function.attribute_proto}
@@ -296,10 +326,10 @@ class _Reader(NamedTuple):
     opsets: Mapping[str, int]
     files: ExternalData
     where: str
-    functions: Mapping[tuple[str, str], onnx.FunctionProto]
+    functions: Mapping[tuple[str, str], FunctionProto]
     bound: Mapping[str, AttributeProto] = MappingProxyType({})
 
-    def graph(self, proto: onnx.GraphProto) -> Graph:
+    def graph(self, proto: GraphProto) -> Graph:
         if proto.sparse_initializer:
             raise UnsupportedModelError(f"{self.where}: sparse initializers are not supported")
         self._check_text("the graph", *(v.name for v in (*proto.initializer, *proto.input, *proto.output)))
@@ -328,14 +358,14 @@ class _Reader(NamedTuple):
             if not isinstance(name, str):
                 raise InvalidModelError(f"{self.where}: {what} has the name {name!r}, which is not UTF-8")
 
-    def node(self, proto: onnx.NodeProto, index: int) -> Node:
+    def node(self, proto: NodeProto, index: int) -> Node:
         self._check_text(f"node {index}", proto.op_type, proto.domain, proto.name, *proto.input, *proto.output)
         twice = [n for n, count in Counter(a.name for a in proto.attribute).items() if count > 1]
         if twice:
             raise InvalidModelError(f"{self.where}: {proto.op_type} {proto.name!r}: attributes {twice} occur twice")
         if any(a.ref_attr_name for a in proto.attribute):
             attributes = [b for a in proto.attribute if (b := self._bind(a)) is not None]
-            copy = onnx.NodeProto()
+            copy = NodeProto()
             copy.CopyFrom(proto)
             del copy.attribute[:]
             copy.attribute.extend(attributes)
@@ -388,7 +418,7 @@ class _Reader(NamedTuple):
 
     @staticmethod
     def _plain(proto: AttributeProto) -> Any:
-        value = onnx.helper.get_attribute_value(proto)
+        value = attribute_value(proto)
         if isinstance(value, bytes):
             return value.decode()
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -396,7 +426,7 @@ class _Reader(NamedTuple):
         return value
 
 
-def _value_info(proto: onnx.ValueInfoProto, where: str) -> ValueInfo:
+def _value_info(proto: ValueInfoProto, where: str) -> ValueInfo:
     kind, optional = proto.type, False
     if kind.WhichOneof("value") == "optional_type":
         kind, optional = kind.optional_type.elem_type, True
@@ -419,7 +449,7 @@ def _value_info(proto: onnx.ValueInfoProto, where: str) -> ValueInfo:
     return ValueInfo(proto.name, dtype, shape, name, optional)
 
 
-def _dimension(proto: onnx.TensorShapeProto.Dimension) -> Dimension:
+def _dimension(proto: TensorShapeProto.Dimension) -> Dimension:
     kind = proto.WhichOneof("value")
     if kind == "dim_value":
         # Exporters write -1, and some 0, for a dimension they do not know.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,6 +78,8 @@ def _unpack(packed: Array, dtype: dtypes.DType, dims: tuple[int, ...]) -> Array:
     elements = math.prod(dims)
     bits = np.unpackbits(packed.reshape(-1), bitorder="little")[: elements * dtype.bits]
     codes = np.packbits(bits.reshape(elements, dtype.bits), axis=1, bitorder="little").reshape(dims)
+    import ml_dtypes
+
     kind = getattr(ml_dtypes, _UNPACKED.get(dtype.name, dtype.name), np.uint8)
     values: Array = codes.view(kind)
     return values.astype(np.float32 if dtype.is_float else np.int8 if dtype.is_signed else np.uint8)

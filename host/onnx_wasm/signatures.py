@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
-import onnx
-from onnx import defs
-
-from . import dtypes
+from . import dtypes, schemas
 from .context import Context, Item, TensorSequence, Value
 from .errors import InvalidModelError
 from .model import Graph, ValueInfo
+from .proto import TensorProto
 from .registry import OpDef
 
-_TEXT = {d.onnx: f"tensor({onnx.TensorProto.DataType.Name(d.onnx).lower()})" for d in dtypes.ALL}
+_TEXT = {d.onnx: f"tensor({TensorProto.DataType.Name(d.onnx).lower()})" for d in dtypes.ALL}
 # Before, operators took shapes and counts as tensors of their own type.
 _FIRST_OPSET = 7
 _NAMES = {text: str(dtypes.from_onnx(number)) for number, text in _TEXT.items()}
@@ -34,36 +31,15 @@ def _kind(dtype: dtypes.DType) -> str:
 _KINDS = {text: _kind(dtypes.from_onnx(number)) for number, text in _TEXT.items()}
 
 
-class _Input(NamedTuple):
-    name: str
-    types: frozenset[str]
-    kinds: frozenset[str]
-    variable: str
-    """Inputs that share it have one type; "" if this one need not agree with any."""
-
-
 @cache
-def _inputs(op_type: str, opset: int) -> tuple[tuple[_Input, ...], bool] | None:
-    """The inputs of an operator of ai.onnx, and whether the last one repeats."""
-    try:
-        schema = defs.get_schema(op_type, opset, "")
-    except defs.SchemaError:
-        return None
-    variables = {t.type_param_str for t in schema.type_constraints}
-    variadic = defs.OpSchema.FormalParameterOption.Variadic
-    found = []
-    for parameter in schema.inputs:
-        types = frozenset(t.removeprefix("optional(").replace("))", ")") for t in parameter.types)
-        alike = parameter.type_str in variables and (parameter.is_homogeneous or parameter.option != variadic)
-        kinds = frozenset(_KINDS.get(t, t) for t in types)
-        found.append(_Input(parameter.name, types, kinds, parameter.type_str if alike else ""))
-    return tuple(found), bool(found) and schema.inputs[-1].option == variadic
+def _kinds(types: frozenset[str]) -> frozenset[str]:
+    return frozenset(_KINDS.get(t, t) for t in types)
 
 
 def misfit(op_type: str, opset: int, args: Sequence[Item | None]) -> str | None:
     """What is wrong with the element types that a node of ai.onnx is given, or None."""
-    known = _inputs(op_type, opset) if opset >= _FIRST_OPSET else None
-    if known is None or not known[0]:
+    known = schemas.inputs_of(op_type, opset) if opset >= _FIRST_OPSET else None
+    if known is None or not known.parameters:
         return None
     inputs, repeats = known
     bound: dict[str, tuple[str, str]] = {}
@@ -72,7 +48,7 @@ def misfit(op_type: str, opset: int, args: Sequence[Item | None]) -> str | None:
             continue
         parameter = inputs[min(i, len(inputs) - 1)]
         text = _TEXT[arg.dtype.onnx]
-        if text not in parameter.types and _KINDS[text] not in parameter.kinds:
+        if text not in parameter.types and _KINDS[text] not in _kinds(parameter.types):
             allowed = ", ".join(sorted(_NAMES.get(t, t) for t in parameter.types))
             return f"input {parameter.name} is {arg.dtype}; in opset {opset} it may be {allowed}"
         if parameter.variable:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_wasm import code_cache
+from onnx_wasm import disk_cache
 
 SCRIPT = """
 import onnx_wasm as ort, numpy as np
@@ -62,8 +62,8 @@ def test_code_that_the_engine_refuses_is_compiled_again(tmp_path: Path, monkeypa
     assert compilations(tmp_path) == 1
     [file] = tmp_path.iterdir()
     monkeypatch.setenv("ONNX_WASM_CACHE", str(tmp_path))
-    code_cache.store(file.stem, b"whole, but no code")
-    assert code_cache.load(file.stem) == b"whole, but no code"
+    disk_cache.store(file.stem, b"whole, but no code")
+    assert disk_cache.load(file.stem) == b"whole, but no code"
     assert compilations(tmp_path) == 1
     assert compilations(tmp_path) == 0
 
@@ -87,25 +87,25 @@ def test_without_a_folder_it_works_all_the_same(tmp_path: Path, kind: str) -> No
 
 
 def test_names_tell_apart_what_code_depends_on() -> None:
-    names = {code_cache.key(w, a, b) for w in (b"1", b"2") for a in "xy" for b in "zw"}
+    names = {disk_cache.key(w, a, b) for w in (b"1", b"2") for a in "xy" for b in "zw"}
     assert len(names) == 8
-    assert code_cache.key(b"1", "x", "yz") != code_cache.key(b"1", "xy", "z")
+    assert disk_cache.key(b"1", "x", "yz") != disk_cache.key(b"1", "xy", "z")
 
 
 def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNX_WASM_CACHE", str(tmp_path))
     for i in range(10):
-        code_cache.store(f"code{i}", bytes([i]) * 10)
+        disk_cache.store(f"code{i}", bytes([i]) * 10)
         os.utime(tmp_path / f"code{i}.bin", (i, i))
-    code_cache.store("last", b"1")
+    disk_cache.store("last", b"1")
     left = sorted(f.stem for f in tmp_path.iterdir())
     assert left == ["code5", "code6", "code7", "code8", "code9", "last"]
-    assert code_cache.load("code9") == b"\x09" * 10
-    assert code_cache.load("code0") is None
+    assert disk_cache.load("code9") == b"\x09" * 10
+    assert disk_cache.load("code0") is None
 
 
 def test_where_it_is_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONNX_WASM_CACHE", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert code_cache.folder() == Path("/somewhere/onnx-wasm")
+    assert disk_cache.folder() == Path("/somewhere/onnx-wasm")

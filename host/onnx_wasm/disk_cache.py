@@ -1,6 +1,7 @@
-"""Compiled code on disk, so that only the first process of an installation compiles the module.
+"""What takes long to make, on disk, so that only the first process of an installation makes it: compiled code, and what
+the onnx package says of operators.
 
-A file is named by all that its code depends on, and begins with a hash of the rest: one that was cut short or
+A file is named by all that its contents depend on, and begins with a hash of the rest: one that was cut short or
 changed is not used. It comes into place by a rename, so processes that write at once do not meet half of it. The
 folder is the user's own; whoever can write there can run code as that user anyway.
 """
@@ -16,14 +17,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-_MAGIC = b"onnx-wasm code 1\n"
+_MAGIC = b"onnx-wasm kept 1\n"
 _DIGEST = 32
 # Files of other versions and engines are left by updates; more than these are of no use.
 _KEPT = 6
 
 
 def folder() -> Path | None:
-    """Where compiled code is kept: ``ONNX_WASM_CACHE`` (empty: nowhere), or the user's folder for caches."""
+    """Where it is kept: ``ONNX_WASM_CACHE`` (empty: nowhere), or the user's folder for caches."""
     given = os.environ.get("ONNX_WASM_CACHE")
     if given is not None:
         return Path(given) if given else None
@@ -57,7 +58,7 @@ def _cpu() -> str:
 
 
 def load(name: str) -> bytes | None:
-    """The code of that name, if it is there and whole."""
+    """What was kept under that name, if it is there and whole."""
     place = folder()
     if place is None:
         return None
@@ -65,14 +66,14 @@ def load(name: str) -> bytes | None:
         data = (place / f"{name}.bin").read_bytes()
     except OSError:
         return None
-    code = memoryview(data)[len(_MAGIC) + _DIGEST :]
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(code).digest() != data[len(_MAGIC) : len(_MAGIC) + _DIGEST]:
+    content = memoryview(data)[len(_MAGIC) + _DIGEST :]
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(content).digest() != data[len(_MAGIC) : len(_MAGIC) + _DIGEST]:
         return None
-    return bytes(code)
+    return bytes(content)
 
 
-def store(name: str, code: bytes) -> None:
-    """Keep code under a name; without a folder that can be written nothing happens."""
+def store(name: str, content: bytes) -> None:
+    """Keep bytes under a name; without a folder that can be written nothing happens."""
     place = folder()
     if place is None:
         return
@@ -81,7 +82,7 @@ def store(name: str, code: bytes) -> None:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=place, suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(code).digest() + code)
+            file.write(_MAGIC + hashlib.sha256(content).digest() + content)
         os.replace(temporary, place / f"{name}.bin")
         temporary = ""
         _tidy(place)
