@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +52,7 @@ class Node:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     attributes: dict[str, Any] = field(default_factory=dict)
+    """The elements of a tuple are all of one type."""
     proto: NodeProto | None = None
     opset: int = 0
     """The version of its domain that it is of, where that is not the graph's."""
@@ -59,9 +60,9 @@ class Node:
     def subgraphs(self) -> Iterator[Graph]:
         """The graphs among its attributes."""
         for value in self.attributes.values():
-            for inner in value if isinstance(value, tuple) else (value,):
-                if isinstance(inner, Graph):
-                    yield inner
+            values = value if isinstance(value, tuple) else (value,)
+            if values and isinstance(values[0], Graph):
+                yield from values
 
     @cached_property
     def nests(self) -> bool:
@@ -421,8 +422,8 @@ class _Reader(NamedTuple):
         value = attribute_value(proto)
         if isinstance(value, bytes):
             return value.decode()
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
+        if proto.type == AttributeProto.STRINGS:
+            return tuple(map(bytes.decode, value))
         return value
 
 

@@ -159,7 +159,8 @@ def _check_attributes(node: Node, form: OpDef | None, graph: Graph) -> None:
         kind = form.kinds.get(name, "")
         element = _KINDS.get(kind.removeprefix("Sequence[").removesuffix("]"))
         several = kind.startswith("Sequence[")
-        values = value if several and isinstance(value, tuple) else (value,)
+        # Those of a tuple are all of one type.
+        values = value[:1] if several and isinstance(value, tuple) else (value,)
         if element is not None and not (
             isinstance(value, tuple) == several and all(isinstance(v, element) for v in values)
         ):
