@@ -41,6 +41,17 @@ def test_lengths(harness: Harness, n: int) -> None:
     np.testing.assert_allclose(dft(harness, half, 1, n, onesided=1, inverse=1), real, **near)
 
 
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("how", [{}, {"onesided": 1}, {"inverse": 1}], ids=str)
+def test_the_sum_and_the_alternating_sum_of_reals_are_real(harness: Harness, n: int, how: dict[str, int]) -> None:
+    """Exactly, so that their angles are 0 or pi."""
+    found = dft(harness, signal(3, n, 1, dtype=np.float32), 1, **how)
+    for k in {0, n // 2} if n % 2 == 0 else {0}:
+        assert not found[:, k, 1].view(np.uint32).any()
+    if n % 2 and n > 1:
+        assert found[:, n // 2, 1].all()
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -2, -3])
 @pytest.mark.parametrize("n", [None, 4, 9])
 def test_axes_and_lengths(harness: Harness, axis: int, n: int | None) -> None:
