@@ -434,7 +434,7 @@ def quantized_model(names: dict[str, np.ndarray], **attributes: Any) -> bytes:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("zero", [False, True])
-@pytest.mark.parametrize(("batch", "hidden", "directions"), [(1, 16, 2), (2, 5, 1), (3, 9, 2), (5, 24, 1)])
+@pytest.mark.parametrize(("batch", "hidden", "directions"), [(1, 16, 2), (2, 5, 1), (3, 9, 2), (5, 24, 1), (9, 10, 2)])
 def test_dynamic_quantize_lstm(
     dtype: type, columns: bool, zero: bool, batch: int, hidden: int, directions: int
 ) -> None:
