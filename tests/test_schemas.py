@@ -12,6 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
 
@@ -48,6 +49,7 @@ def test_inputs_of_every_operator(opset: int) -> None:
 
 def test_what_there_is_not() -> None:
     assert schemas.newest_opset() == NEWEST
+    assert schemas.newest_opsets() == {d: n for d, (_, n) in defs.C.schema_version_map().items()} | {"com.microsoft": 1}
     for opset in (NEWEST + 1, 0, -1, 1 << 40):
         assert schemas.inputs_of("Add", opset) is None
     assert schemas.inputs_of("Gelu", 19) is None
@@ -138,6 +140,23 @@ def test_what_is_kept_is_what_onnx_says(tmp_path: Path, monkeypatch: pytest.Monk
     assert data is not None
     assert json.loads(data) == kept == schemas._kept.__wrapped__()
     assert len(data) < 1 << 18
+
+
+def test_domains_that_a_model_does_not_import() -> None:
+    """In ONNX Runtime they are of the newest opset."""
+    nodes = [
+        node("BiasGelu", ["x", "b"], ["g"], domain="com.microsoft"),
+        node("Scaler", ["g"], ["y"], domain="ai.onnx.ml", offset=[1.0], scale=[2.0]),
+    ]
+    bias = np.arange(4, dtype=np.float32)
+    data = model(nodes, {"x": (FLOAT, ["n", 4])}, ["y"], {"b": bias})
+    x = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
+    native = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    with ort.InferenceSession.create(data) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"].get_data(True), native, rtol=1e-6, atol=1e-6)
+    unknown = model([node("Scaler", ["x"], ["y"], domain="elsewhere")], {"x": (FLOAT, ["n"])}, ["y"])
+    with pytest.raises(ort.UnsupportedModelError, match="elsewhere::Scaler .*imports no opset of elsewhere"):
+        ort.InferenceSession.create(unknown)
 
 
 def read(tensor: TensorProto) -> Any:

@@ -32,6 +32,7 @@ from .proto import (
     ValueInfoProto,
     attribute_value,
 )
+from .schemas import newest_opsets
 from .words import counted
 
 Array = NDArray[Any]
@@ -290,6 +291,9 @@ def load(
             raise InvalidModelError(
                 f"{where}: opsets {opsets[domain]} and {version} of domain {domain or 'ai.onnx'} are imported"
             )
+    # As in ONNX Runtime, whose own tools write models that import none of its operators and have some.
+    for domain, newest in newest_opsets().items():
+        opsets.setdefault(domain, newest)
     reader = _Reader(opsets, files, where, {(_domain(f.domain), f.name): f for f in proto.functions})
     graph = reader.graph(proto.graph)
     graph.metadata = {p.key: p.value for p in proto.metadata_props}

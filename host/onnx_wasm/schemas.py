@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 from . import disk_cache, proto
 
-FORMAT = 1
+FORMAT = 2
+# Of ONNX Runtime's own operators, which are in no schema of the onnx package.
+_OWN = {"com.microsoft": 1}
 
 
 class Parameter(NamedTuple):
@@ -43,7 +45,12 @@ def defs() -> Any:
 
 def newest_opset() -> int:
     """The newest opset of ai.onnx that the onnx package knows."""
-    return int(_kept()["newest"])
+    return newest_opsets()[""]
+
+
+def newest_opsets() -> dict[str, int]:
+    """The newest opset of every domain that is known, ai.onnx as ""."""
+    return {**_kept()["newest"], **_OWN}
 
 
 @cache
@@ -51,7 +58,7 @@ def inputs_of(op_type: str, opset: int) -> Inputs | None:
     """The inputs of an operator of ai.onnx; None if there is none of that name in that opset."""
     kept = _kept()
     versions = [v for v in kept["operators"].get(op_type, ()) if v[0] <= opset]
-    if not versions or opset > kept["newest"]:
+    if not versions or opset > kept["newest"][""]:
         return None
     _, repeats, parameters = max(versions, key=lambda v: int(v[0]))
     return Inputs(tuple(Parameter(n, _types(i), v) for n, i, v in parameters), repeats)
@@ -64,7 +71,7 @@ def _types(index: int) -> frozenset[str]:
 
 @cache
 def _kept() -> dict[str, Any]:
-    """Of ai.onnx: "newest", the opset; "types", sets of types; "operators", by name, of each version
+    """ "newest", opsets by domain; and of ai.onnx "types", sets of types, and "operators", by name, of each version
     [since, repeats, [[name, index in "types", variable] of each input]]."""
     name = _name()
     data = disk_cache.load(name) if name else None
@@ -109,4 +116,5 @@ def _read() -> dict[str, Any]:
             parameters.append([p.name, types.setdefault(allowed, len(types)), p.type_str if alike else ""])
         repeats = bool(parameters) and schema.inputs[-1].option == variadic
         operators.setdefault(schema.name, []).append([schema.since_version, repeats, parameters])
-    return {"newest": module.onnx_opset_version(), "types": list(types), "operators": operators}
+    newest = {domain: last for domain, (_, last) in module.C.schema_version_map().items()}
+    return {"newest": newest, "types": list(types), "operators": operators}

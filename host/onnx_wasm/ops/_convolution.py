@@ -96,6 +96,21 @@ def geometry(
     return Geometry(tuple(size), tuple(kernel), tuple(output), strides, dilations, before)
 
 
+def within(g: Geometry) -> tuple[Geometry, list[range]]:
+    """The same convolution by the taps of each axis that some window has within the image: those beyond, of a dilation
+    as large as the image, are of padding alone. The pads are not negative."""
+    taps = []
+    for n, k, o, s, q, p in zip(*g, strict=True):
+        used = [t for t in range(k) if max(-((t * q - p) // s), 0) <= min((n - 1 + p - t * q) // s, o - 1)]
+        first = min(used[0], p // q) if used else 0
+        taps.append(range(first, used[-1] + 1) if used else range(k))
+    return g._replace(
+        kernel=tuple(map(len, taps)),
+        dilations=tuple(q if len(t) > 1 else 1 for q, t in zip(g.dilations, taps, strict=True)),
+        pads=tuple(p - q * t.start for p, q, t in zip(g.pads, g.dilations, taps, strict=True)),
+    ), taps
+
+
 def check_weights(
     cx: Context,
     x: Value,

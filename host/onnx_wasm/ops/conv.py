@@ -15,11 +15,12 @@ from ..context import Context, Value
 from ..dtypes import F32, F64
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._convolution import Geometry, allow_affine, check_weights, even, geometry
+from ._convolution import Geometry, allow_affine, check_weights, even, geometry, within
 from ._panels import pack_rows
 from ._widen import widened
 from ._winograd import emit_filtered, filtering
 from .matmul import TILE_BYTES, split_k
+from .slice import pick
 
 # Rows of a block of patches, and its positions if it has all rows of no more than half as many, else half of that.
 BLOCK_K, BLOCK_N = 512, 256
@@ -59,6 +60,11 @@ def conv(
     y = cx.out((batch, outputs, *g.output), x.dtype)
     if y.size == 0:
         return y
+    trimmed, taps = within(g)
+    if trimmed.kernel != g.kernel:
+        whole, g = w, trimmed
+        axes = (range(whole.shape[0]), range(whole.shape[1]), *taps)
+        w = cx.derived(f"conv_taps {axes}", (whole,), lambda: pick(cx, whole, axes))
     if x.dtype != F32 or len(g.input) > 3:
         _emit_direct(cx, x, w, b, y, g, group)
     elif len(g.input) < 3 and group == channels and outputs <= 2 * channels:
