@@ -155,7 +155,7 @@ def test_domains_that_a_model_does_not_import() -> None:
     with ort.InferenceSession.create(data) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"].get_data(True), native, rtol=1e-6, atol=1e-6)
     unknown = model([node("Scaler", ["x"], ["y"], domain="elsewhere")], {"x": (FLOAT, ["n"])}, ["y"])
-    with pytest.raises(ort.UnsupportedModelError, match="elsewhere::Scaler .*imports no opset of elsewhere"):
+    with pytest.raises(ort.UnsupportedModelError, match=r"elsewhere::Scaler .*imports no opset of elsewhere"):
         ort.InferenceSession.create(unknown)
 
 
