@@ -116,3 +116,26 @@ def test_an_iteration_reads_its_state_as_the_last_one_left_it(runtime: ort.Runti
         expected = np.minimum(expected, 0) @ W
     assert np.any(expected)
     np.testing.assert_array_equal(run(data, runtime), expected)
+
+
+@pytest.mark.parametrize("shape", ["", "[1]"])
+@pytest.mark.parametrize("trips", [0, 3])
+def test_the_number_of_an_iteration_has_the_rank_that_the_body_declares(shape: str, trips: int) -> None:
+    proto = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 13]>
+g (float[6] x, int64 n) => (y, shapes) {{
+    yes = Constant <value = bool {{1}}> ()
+    y, shapes = Loop (n, yes) <body = b (int64{shape} i, bool c) => (bool go, part, shape) {{
+        go = Identity (c)
+        flat = Constant <value_ints = [-1]> ()
+        at = Reshape (i, flat)
+        part = Gather (x, at)
+        shape = Shape (i)
+    }}>
+}}""")
+    data = proto.SerializeToString()
+    feeds = {"x": np.arange(6, dtype=np.float32), "n": np.array(trips)}
+    expected = graphs.native(data, feeds)
+    with ort.InferenceSession.create(data) as session:
+        for name, tensor in session.run(feeds).items():
+            assert tensor.dims == expected[name].shape
+            np.testing.assert_array_equal(tensor.get_data(True), expected[name])

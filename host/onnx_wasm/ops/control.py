@@ -51,8 +51,7 @@ def loop(
         going = bool(only(cx, "cond", (yield cond, held())))
     i = 0
     while going and (trips is None or i < trips):
-        inputs = [cx.known(np.array(i, np.int64)), cx.known(np.array(True)), *state]
-        outputs = yield Subgraph(body, inputs, held())
+        outputs = yield Subgraph(body, [*_turn(cx, body, i), *state], held())
         state = _carried(cx, state, outputs[1 : 1 + len(state)])
         for scan, value in zip(scans, outputs[1 + len(state) :], strict=True):
             scan.append(_scanned(cx, value))
@@ -60,9 +59,15 @@ def loop(
             going = bool(only(cx, "the condition of the body", (yield _tensor(cx, outputs[0]), held())))
         i += 1
     if not i and scans:
-        inputs = [cx.known(np.array(0, np.int64)), cx.known(np.array(True)), *state]
-        return (*state, *(yield from _empty(cx, body, inputs, [0] * len(scans))))
+        return (*state, *(yield from _empty(cx, body, [*_turn(cx, body, 0), *state], [0] * len(scans))))
     return (*state, *(_stack(cx, values, 0) for values in scans))
+
+
+def _turn(cx: Context, body: Graph, number: int) -> list[Value]:
+    """The iteration's number and the condition: scalars, or of shape [1] where the body declares them so."""
+    numbers = np.array(number, np.int64), np.array(True)
+    ranks = (len(i.shape) if i.shape else 0 for i in body.parameters)
+    return [cx.known(v.reshape((1,) if rank == 1 else ())) for v, rank in zip(numbers, ranks, strict=False)]
 
 
 @op("Scan", since=9)
