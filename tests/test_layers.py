@@ -15,22 +15,11 @@ PACKAGE = Path(__file__).parent.parent / "host" / "onnx_wasm"
 
 # A module may import those on the rungs below its own.
 RUNGS: list[set[str]] = [
-    {
-        "errors",
-        "heap_layout",
-        "build",
-        "order",
-        "process",
-        "heap_events",
-        "picture",
-        "disk_cache",
-        "words",
-        "layout",
-        "proto",
-    },
+    {"errors", "heap_layout", "build", "order", "process", "heap_events"},
+    {"picture", "words", "layout", "disk_cache", "proto"},
     {"dtypes", "engine", "options", "schemas"},
-    {"model", "env", "heap_view", "blocks", "gate", "memory_info", "heap_log", "heap_map"},
-    {"debug_heap", "verdicts", "heap_policy", "heap_timeline"},
+    {"initializers", "env", "heap_view", "blocks", "gate", "memory_info", "heap_log", "heap_map"},
+    {"model", "debug_heap", "verdicts", "heap_policy", "heap_timeline"},
     {"allocator", "workers"},
     {"laboratory"},
     {"heap", "heap_svg"},
@@ -59,6 +48,7 @@ MODEL_SIDE = {
     "dtypes",
     "proto",
     "schemas",
+    "initializers",
     "model",
     "registry",
     "context",
@@ -104,7 +94,7 @@ HEAP_SIDE = {
     "program",
     "session",
 }
-OPS_MAY_IMPORT = {"registry", "context", "dtypes", "layout", "model", "errors", "ops", "words", "numpy"}
+OPS_MAY_IMPORT = {"registry", "context", "dtypes", "layout", "initializers", "model", "errors", "ops", "words", "numpy"}
 
 
 def imports(path: Path) -> tuple[set[str], set[str]]:

@@ -19,7 +19,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 import onnx_wasm as ort
 from graphs import FLOAT, model, node
 from onnx_wasm import disk_cache, dtypes, proto, schemas
-from onnx_wasm.model import ExternalData, Initializer
+from onnx_wasm.initializers import ExternalData, Initializer
 
 NEWEST = defs.onnx_opset_version()
 NAMES = sorted({s.name for s in defs.get_all_schemas_with_history() if not s.domain})

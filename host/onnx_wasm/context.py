@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from .dtypes import DType
 from .dtypes import from_numpy as dtype_from_numpy
 from .errors import HeapMemoryError, OnnxWasmError, ShapeError
+from .initializers import Initializer
 from .layout import Layout
-from .model import Graph, Initializer, Node
+from .model import Graph, Node
 
 Array = NDArray[Any]
 Made = TypeVar("Made")

@@ -10,7 +10,7 @@ import numpy as np
 from . import dtypes
 from .context import Array, HostView, Item, TensorSequence, Value
 from .dtypes import STRING
-from .model import Initializer
+from .initializers import Initializer
 
 # Integer tensors up to this size take part in shape arithmetic on the host.
 MAX_KNOWN = 4096

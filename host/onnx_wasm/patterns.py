@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from .dtypes import F32, I32, I64
-from .model import INTERNAL, Graph, Initializer, Node
+from .initializers import Initializer
+from .model import INTERNAL, Graph, Node
 
 _LIKE_INPUTS = frozenset(
     ["Add", "Sub", "Mul", "Div", "Relu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Identity"]

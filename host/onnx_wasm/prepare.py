@@ -10,7 +10,8 @@ from . import ops, registry
 from .context import Item, Value
 from .errors import InvalidModelError, UnsupportedModelError
 from .functions import check_opset, has_body
-from .model import Graph, Initializer, Node, function_graph
+from .initializers import Initializer
+from .model import Graph, Node, function_graph
 from .order import reads
 from .patterns import simplify
 from .registry import OpDef

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ModelProto,
         NodeProto,
         OperatorSetIdProto,
+        SparseTensorProto,
         TensorProto,
         TensorShapeProto,
         TypeProto,
@@ -53,7 +54,7 @@ else:
     AttributeProto, FunctionProto, GraphProto = _module.AttributeProto, _module.FunctionProto, _module.GraphProto
     ModelProto, NodeProto, TensorProto = _module.ModelProto, _module.NodeProto, _module.TensorProto
     TensorShapeProto, TypeProto, ValueInfoProto = _module.TensorShapeProto, _module.TypeProto, _module.ValueInfoProto
-    OperatorSetIdProto = _module.OperatorSetIdProto
+    OperatorSetIdProto, SparseTensorProto = _module.OperatorSetIdProto, _module.SparseTensorProto
 
 __all__ = [
     "AttributeProto",
@@ -62,6 +63,7 @@ __all__ = [
     "ModelProto",
     "NodeProto",
     "OperatorSetIdProto",
+    "SparseTensorProto",
     "TensorProto",
     "TensorShapeProto",
     "TypeProto",

@@ -11,7 +11,7 @@ import numpy as np
 from .. import dtypes
 from ..context import Array, Context, Value
 from ..errors import UnsupportedModelError
-from ..model import Initializer
+from ..initializers import Initializer
 from ..registry import op
 from ._copy import copy, fill, normal_axis, only, width
 from ._elementwise import cast
@@ -33,13 +33,12 @@ def constant(
     value_ints: Sequence[int] | None = None,
     value_string: str | None = None,
     value_strings: Sequence[str] | None = None,
-    sparse_value: Any = None,
+    sparse_value: Initializer | None = None,
 ) -> Value:
     """The one attribute that is given."""
-    if sparse_value is not None:
-        cx.fail("sparse_value is not implemented", UnsupportedModelError)
-    if value is not None:
-        return weight(cx, value)
+    tensor = value if sparse_value is None else sparse_value
+    if tensor is not None:
+        return weight(cx, tensor)
     given: list[tuple[Any, Any]] = [
         (value_float, np.float32),
         (value_floats, np.float32),

@@ -10,7 +10,7 @@ import numpy as np
 from ..context import Array, Context, HostView, Value
 from ..dtypes import F32, F64, I16, I32, I64, STRING
 from ..errors import UnsupportedModelError
-from ..model import Initializer
+from ..initializers import Initializer
 from ..registry import op
 from ._copy import only
 from ._elementwise import cast

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..context import Array, Context, HostView, Value
 from ..dtypes import F16, F32, F64, I64, U8
-from ..model import Initializer
+from ..initializers import Initializer
 from ..registry import op
 from ._elementwise import cast
 from ._ml import ML, label_table, labels, matrix, transform
