@@ -81,7 +81,7 @@ def test_places_that_are_not_there(constant: bool, dims: list[int], indices: lis
 def test_far_more_than_there_is_room_for() -> None:
     data = built(sparse([1 << 40], np.float32([1, 2]), [5, 7]), constant=False)
     with (
-        ort.InferenceSession.create(data) as session,
         pytest.raises(MemoryError, match=r"Add .* needs 4,398,046,511,104"),
+        ort.InferenceSession.create(data) as session,
     ):
         session.run({"x": np.float32([1])})
