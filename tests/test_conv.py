@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from onnx import helper
 
 import onnx_wasm as ort
@@ -20,9 +16,6 @@ from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
 from onnx_wasm.errors import ShapeError, UnsupportedModelError
 from onnx_wasm.model import Node
-from onnx_wasm.ops import _winograd
-from onnx_wasm.ops import conv as conv_module
-from onnx_wasm.ops._convolution import Geometry
 from onnx_wasm.ops.conv import conv
 from onnx_wasm.ops.fusion import Activation, fuse_activation, fuse_affine, fuse_residual
 
@@ -123,129 +116,6 @@ def test_strict_variant(
 
 # The largest error of Winograd's filtering, where the sum of so many products has a deviation of 1.
 FILTERED = 2e-5
-
-
-@st.composite
-def filterable(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
-    r, group = draw(st.sampled_from([3, 5])), draw(st.integers(1, 3))
-    if draw(st.integers(0, 4)) == 0:
-        c, m, pads, n = (
-            draw(st.integers(2, 20)),
-            draw(st.integers(1, 40)),
-            [draw(st.integers(0, 3))] * 2,
-            draw(st.integers(5, 300)),
-        )
-        return (draw(st.integers(1, 2)), group * c, n), (group * m, c, r), {"pads": pads, "group": group}
-    kernel = draw(st.permutations([r, draw(st.sampled_from([r, 1, 2, 7]))]))
-    pads = draw(st.lists(st.integers(0, 3), min_size=4, max_size=4))
-    size = [
-        draw(st.integers(max(1, k - pads[i] - pads[i + 2]), edge))
-        for i, (k, edge) in enumerate(zip(kernel, draw(st.permutations([40, 150])), strict=True))
-    ]
-    c, m = draw(st.integers(2, 20)), draw(st.integers(1, 40))
-    x = (draw(st.integers(1, 2)), group * c, *size)
-    return x, (group * m, c, *kernel), {"pads": pads, "group": group}
-
-
-def forced(first: str) -> Callable[..., _winograd.Filtering]:
-    """`_winograd._filtered`, but with what is asked for brought to the points first."""
-    filtered = _winograd._filtered
-
-    def choose(way: _winograd.Way, g: Geometry, *args: Any) -> _winograd.Filtering:
-        how, (rows, cols), m = filtered(way, g, *args), way.tiles(g), args[3]
-        if first == "inputs":
-            how = how._replace(rows=rows, cols=cols, per_image=-(-m // 8))
-        else:
-            across = min(cols, 24)
-            how = how._replace(rows=1, cols=across, per_image=rows * -(-cols // across))
-        return how._replace(inputs_first=first == "inputs", weights_first=first == "weights")
-
-    return choose
-
-
-@pytest.mark.parametrize("first", ["inputs", "weights", "neither"])
-@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(case=filterable(), bias=st.booleans(), constant=st.booleans())
-def test_filtering(
-    harness: Harness,
-    first: str,
-    case: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]],
-    bias: bool,
-    constant: bool,
-) -> None:
-    """Shapes for which the plain product would be quicker, too, and all ways to the points."""
-    used: list[str] = []
-    call = harness.call
-
-    def note(kernel: str, *args: Any, **kwargs: Any) -> None:
-        used.append(kernel)
-        call(kernel, *args, **kwargs)
-
-    x, w, attributes = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_winograd, "GAIN", np.inf)
-        patch.setattr(conv_module, "FEW_ROWS", 0)
-        patch.setattr(conv_module, "within", lambda g: (g, ()))
-        patch.setattr(_winograd, "_filtered", forced(first))
-        patch.setattr(harness, "call", note)
-        check(harness, x, w, bias=bias, constant=constant, error=FILTERED, **attributes)
-    assert "winograd_f32" in used
-    assert ("winograd_input_f32" in used) is (first == "inputs")
-    assert any(kernel.startswith("winograd_weights") for kernel in used) is (first == "weights")
-
-
-@pytest.mark.parametrize(
-    ("x", "w", "first"),
-    [
-        ((1, 64, 56, 56), (64, 64, 3, 3), "winograd_weights3_f32"),
-        ((2, 32, 30, 30), (64, 16, 5, 5), "winograd_weights5_f32"),
-        ((1, 256, 14, 14), (256, 256, 3, 3), "winograd_input_f32"),
-        ((1, 512, 28, 28), (512, 512, 3, 3), "winograd_input_f32"),
-        ((1, 24, 74, 32), (24, 24, 1, 3), "winograd_weights3x1_f32"),
-        ((1, 256, 1024), (256, 256, 3), "winograd_input_f32"),
-        ((1, 256, 512, 1), (512, 256, 5, 1), "winograd_input_f32"),
-        ((1, 8, 172, 264), (8, 8, 3, 39), "winograd_weights3x1_f32"),
-        ((1, 3, 224, 224), (64, 3, 3, 3), "conv_f32"),
-        ((1, 64, 5, 5), (64, 64, 3, 3), "conv_f32"),
-    ],
-)
-def test_when_filtering_is_used_and_what_it_takes(x: tuple[int, ...], w: tuple[int, ...], first: str) -> None:
-    cx = Context(weights=64 << 20)
-    cx.node = Node("Conv", "c", index=0)
-    value = Value(x, dtypes.F32)
-    pads = [size // 2 for size in w[2:]] * 2
-    y = conv(cx, value, Value(w, dtypes.F32, const=True), pads=pads, group=x[1] // w[1])
-    assert cx.records[0].kernel == first
-    *before, last = cx.records
-    shared = [a for record in before for a in record.args.values() if isinstance(a, Value) and a in last.values()]
-    made = sum(a.nbytes for a in shared if a.root not in (value, y) and not a.const)
-    assert made <= 4.5 * min(math.prod(x), math.prod(w)) * 4
-
-
-@pytest.mark.parametrize("shapes", [((1, 20, 96, 300), (200, 20, 96, 3)), ((1, 512, 28, 28), (512, 512, 3, 3))])
-def test_filtering_takes_little_beside_what_there_is(
-    harness: Harness, shapes: tuple[tuple[int, ...], tuple[int, ...]]
-) -> None:
-    x, w = shapes
-    cx = Context()
-    cx.node = Node("Conv", "c", index=0)
-    pads = [0, 1, 0, 1] if w[2] > 3 else [1, 1, 1, 1]
-    y = conv(cx, Value(x, dtypes.F32), Value(w, dtypes.F32, const=True), pads=pads)
-    (record,) = cx.records
-    assert record.kernel == "winograd_f32"
-    assert record.args["scratch"].nbytes <= max(3 << 20, (math.prod(x) + y.size) * 4)
-    check(harness, x, w, error=FILTERED, pads=pads)
-
-
-def test_an_infinity_does_not_reach_other_tiles(harness: Harness) -> None:
-    x = normal(1, 32, 40, 40)
-    x[0, 5, 0, 0] = np.inf
-    w = normal(32, 32, 3, 3, seed=1)
-    y = harness.op(conv, [x, w], weights=(1,), pads=[1, 1, 1, 1])
-    assert np.isnan(y[..., :4, :4]).all()
-    expected = reference(x, w, pads=[1, 1, 1, 1])
-    np.testing.assert_allclose(y[..., 4:, :], expected[..., 4:, :], rtol=3e-5, atol=1e-4)
-    np.testing.assert_allclose(y[..., :4, 4:], expected[..., :4, 4:], rtol=3e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -360,6 +230,8 @@ SHAPES = [
     # by filtering: the weights first, the inputs first
     ((2, 32, 50, 51), (33, 32, 3, 3), {"pads": [1, 1, 1, 1]}),
     ((1, 64, 11, 14), (130, 64, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 32, 51, 50), (33, 32, 3, 3), {"pads": [2, 1, 2, 1], "dilations": [2, 1]}),
+    ((1, 64, 35, 14), (130, 64, 3, 3), {"pads": [3, 1, 3, 1], "dilations": [3, 1]}),
     ((2, 3, 9, 21), (2, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
     ((1, 9, 5, 6), (1, 9, 1, 1), {}),
     ((2, 40, 5), (38, 40, 3), {}),

@@ -12,6 +12,8 @@ from .matmul import TILE_BYTES
 
 # Costs in multiplications, by measurement: of six numbers brought to the points or back, and of a weight at one point.
 INPUT, OUTPUT, WEIGHT = 64, 32, 5
+# The same of an element of every q-th column that is gathered, for each column that is passed over, up to so many.
+GATHER, PASSED = 5, 64
 # The same of an element of the patch matrix, made row by row or from lines, and of an element of a product.
 PATCH_ROWS, PATCH_LINES, PRODUCT = 16, 8, 7
 # Filtering must save this much of the plain product.
@@ -49,8 +51,9 @@ class Way(NamedTuple):
         return (1 if self.along == 1 else side), (1 if self.along == 2 else side)
 
     def tiles(self, g: Geometry) -> tuple[int, int]:
-        (h, w), (side_h, side_w) = g.output, self.tile
-        return -(-h // side_h), -(-w // side_w)
+        """Rows and columns of tiles of an image's largest phase."""
+        (h, w), (q_h, q_w), (side_h, side_w) = g.output, g.dilations, self.tile
+        return -(-h // (q_h * side_h)), -(-w // (q_w * side_w))
 
     def line_bytes(self, rows: int, cols: int) -> int:
         """What the padded rows take that one channel of so many tiles reads."""
@@ -84,7 +87,7 @@ class Filtering(NamedTuple):
 def filtering(cx: Context, x: Value, y: Value, g: Geometry, group: int) -> Filtering | None:
     """How filtering takes less time than the plain product, if it does, by a count of what both do. ``g`` has two
     dimensions."""
-    if {*g.strides, *g.dilations} != {1}:
+    if {*g.strides} != {1}:
         return None
     batch, outputs = y.shape[:2]
     m, channels = outputs // group, x.shape[1] // group
@@ -100,7 +103,8 @@ def filtering(cx: Context, x: Value, y: Value, g: Geometry, group: int) -> Filte
     patches = PATCH_ROWS if k_h == 1 else PATCH_LINES
     plain = batch * group * ((k + PRODUCT) * m + k * patches) * math.prod(g.output)
     budget = max(BYTES, (cx.weights + x.nbytes + y.nbytes) // SHARE)
-    found = [_filtered(way, g, batch * group, group, channels * way.taps, m, budget) for way in ways]
+    images = batch * group * math.prod(g.dilations)
+    found = [_filtered(way, g, images, group, channels * way.taps, m, budget) for way in ways]
     best = min(found, key=lambda f: f.cost, default=None)
     return best if best is not None and best.cost < GAIN * plain else None
 
@@ -113,7 +117,7 @@ def _filtered(way: Way, g: Geometry, images: int, group: int, channels: int, m: 
     all_tiles, all_weights = images * _round(tiles_h * tiles_w) * tile, group * -(-m // 4) * panel
     if all_tiles <= min(all_weights, budget):
         how = Filtering(way, True, False, tiles_h, tiles_w, -(-m // 8))
-        return how._replace(cost=_cost(how, images, channels, m))
+        return how._replace(cost=_cost(how, images, channels, m, g.dilations[1]))
     weights_first = all_weights <= budget
     most = (BYTES if weights_first else budget) // tile
     if weights_first:
@@ -121,16 +125,17 @@ def _filtered(way: Way, g: Geometry, images: int, group: int, channels: int, m: 
     rows, cols = _block(tiles_h, tiles_w, most)
     blocks = -(-tiles_h // rows) * -(-tiles_w // cols)
     how = Filtering(way, False, weights_first, rows, cols, blocks)
-    return how._replace(cost=_cost(how, images * blocks, channels, m))
+    return how._replace(cost=_cost(how, images * blocks, channels, m, g.dilations[1]))
 
 
-def _cost(how: Filtering, blocks: int, channels: int, m: int) -> float:
-    """Of so many blocks of tiles, in multiplications of the plain product."""
+def _cost(how: Filtering, blocks: int, channels: int, m: int, every: int) -> float:
+    """Of so many blocks of tiles of ``every``-th columns, in multiplications of the plain product."""
     way = how.way
     there, back = ((12, 10 if way.r == 3 else 7), (1.8, 1), (1.7, 1))[way.along]
     tiles = blocks * _round(how.rows * how.cols)
     products = way.points * (channels + PRODUCT) * m * tiles
-    points = tiles * (INPUT * there * channels + OUTPUT * back * m)
+    gather = GATHER * min(every - 1, PASSED) * math.prod(way.tile)
+    points = tiles * ((INPUT * there + gather) * channels + OUTPUT * back * m)
     weights = WEIGHT * way.points * channels * m * (1 if how.weights_first else blocks)
     return products + points + weights
 
@@ -172,13 +177,15 @@ def emit_filtered(
     channels *= way.taps
     tiles_h, tiles_w = way.tiles(g)
     panel, tile = _panel_bytes(way, channels), _tile_bytes(way, channels)
-    image: dict[str, Any] = {"in_h": g.input[0], "in_w": g.input[1], "p_h": g.pads[0], "p_w": g.pads[1]}
+    (in_h, in_w), (p_h, p_w), (q_h, q_w) = g.input, g.pads, g.dilations
+    image: dict[str, Any] = {"in_h": in_h, "in_w": in_w, "p_h": p_h, "p_w": p_w, "q_h": q_h, "q_w": q_w}
+    images = batch * group * q_h * q_w
     weights = packed = pack_rows(cx, w, m, k)
     v, target, made, lines = None, None, 0, 0
     if how.inputs_first:
-        v = cx.work(batch * group * _round(rows * cols) * tile)
+        v = cx.work(images * _round(rows * cols) * tile)
         cx.emit(
-            "winograd_input_f32", units=batch * group * channels, x=x, v=v,
+            "winograd_input_f32", units=images * channels, x=x, v=v,
             scratch=cx.scratch(POINT_BYTES + way.line_bytes(rows, cols)),
             c=channels, taps=way.taps, **image, rows=rows, cols=cols, m=7 - r, along=way.along,
         )  # fmt: skip
@@ -203,7 +210,7 @@ def emit_filtered(
     products = way.points * (4 * block_m * chunk + 64)
     record = cx.emit(
         "winograd_f32",
-        units=batch * group * how.per_image,
+        units=images * how.per_image,
         x=x,
         w=weights,
         raw=int(not how.weights_first),
@@ -234,5 +241,8 @@ def emit_filtered(
         alpha=0.0,
         beta=0.0,
     )
+    if q_w > 1:
+        # Rows of y are not written in one piece.
+        return
     y.producer = record
     allow_affine(cx, record, w, b, lambda scale: pack_rows(cx, w, m, k, scale), reads_w=target or record)
