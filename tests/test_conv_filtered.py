@@ -66,9 +66,7 @@ def forced(first: str) -> Callable[..., _winograd.Filtering]:
 
 
 @pytest.mark.parametrize("first", ["inputs", "weights", "neither"])
-@settings(
-    max_examples=99, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=99, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=filterable(), bias=st.booleans(), constant=st.booleans())
 def test_filtering(
     harness: Harness,

@@ -159,6 +159,12 @@ def test_domains_that_a_model_does_not_import() -> None:
         ort.InferenceSession.create(unknown)
 
 
+def test_a_model_that_was_optimised_for_one_processor() -> None:
+    data = model([node("Conv", ["x", "w"], ["y"], domain="com.microsoft.nchwc")], {"x": (FLOAT, [1, 8, 4, 4])}, ["y"])
+    with pytest.raises(ort.UnsupportedModelError, match=r"nchwc::Conv .*; .* save it at optimisation level extended"):
+        ort.InferenceSession.create(data)
+
+
 def read(tensor: TensorProto) -> Any:
     return Initializer(tensor, ExternalData(None, {}), "test").array()
 

@@ -105,6 +105,9 @@ class LoweringCache:
         return found
 
 
+_FOR_ONE_PROCESSOR = "; ONNX Runtime has optimised the model for the processor it ran on: save it at optimisation level extended or below"
+
+
 def load_ops() -> None:
     """Register every operator."""
     registry.load(ops)
@@ -116,7 +119,8 @@ def prepare(graph: Graph, *, simplified: bool = False) -> LoweringCache:
     load_ops()
     missing = dict.fromkeys([*check_opset(graph), *_missing(graph, set())])
     if missing:
-        raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}")
+        hint = _FOR_ONE_PROCESSOR if any(m.startswith("com.microsoft.nchwc::") for m in missing) else ""
+        raise UnsupportedModelError(f"{graph.where}: not supported: {', '.join(missing)}{hint}")
     _check_order(graph, set())
     if simplified:
         graph = simplify(graph)
