@@ -161,7 +161,7 @@ def test_domains_that_a_model_does_not_import() -> None:
 
 def test_a_model_that_was_optimised_for_one_processor() -> None:
     data = model([node("Conv", ["x", "w"], ["y"], domain="com.microsoft.nchwc")], {"x": (FLOAT, [1, 8, 4, 4])}, ["y"])
-    with pytest.raises(ort.UnsupportedModelError, match=r"nchwc::Conv .*; .* save it at optimisation level extended"):
+    with pytest.raises(ort.UnsupportedModelError, match=r"nchwc::Conv .*; .*: save it at optimisation level extended"):
         ort.InferenceSession.create(data)
 
 

@@ -105,7 +105,7 @@ class LoweringCache:
         return found
 
 
-_FOR_ONE_PROCESSOR = "; ONNX Runtime has optimised the model for the processor it ran on: save it at optimisation level extended or below"
+_FOR_ONE_PROCESSOR = "; it was optimised for one processor: save it at optimisation level extended or below"
 
 
 def load_ops() -> None:
