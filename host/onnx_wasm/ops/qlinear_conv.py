@@ -10,13 +10,17 @@ from ..context import Context, Value
 from ..dtypes import I8, I32, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
-from ._convolution import Geometry, check_weights, geometry
+from ._convolution import Geometry, check_weights, even, geometry
 from .qlinear import BYTES, FINISH, flip, offsets, padded, scales
 from .quantize import zero_points
 
 _TILE_BYTES = 128
 _LINE_MORE = 32
 _PATCH_BYTES = 262144
+# 36 * 255 * 255 times so many, four times the largest sum of products, fits in 32 bits.
+MOST_CHANNELS = 896
+# Tiles of 2x2 outputs that are filtered together: as many as take so many bytes, and units for threads to share.
+MOST_TILES, BLOCK_BYTES, UNITS = 256, 1 << 20, 4
 
 
 def pack_rows(cx: Context, w: Value, m: int, k: int) -> Value:
@@ -82,6 +86,8 @@ def convolve(
     }
     if len(g.input) < 3 and group == channels and outputs <= 2 * channels:
         _emit_depthwise(cx, x, w, y, g.padded_to(2), shared)
+    elif _is_filtered(x, y, g, group):
+        _emit_filtered(cx, x, w, y, g, group, shared)
     else:
         _emit_product(cx, x, w, y, g.padded_to(3), group, shared)
     return y
@@ -109,6 +115,62 @@ def _emit_depthwise(cx: Context, x: Value, w: Value, y: Value, g: Geometry, shar
         **g.arguments(),
         rows=rows,
         line=line,
+        **_finish(y),
+    )
+
+
+def _is_filtered(x: Value, y: Value, g: Geometry, group: int) -> bool:
+    """Whether Winograd's filtering is exact, and quicker than the plain product."""
+    if g.kernel != (3, 3) or {*g.strides, *g.dilations} != {1}:
+        return False
+    channels = x.shape[1] // group
+    return channels <= MOST_CHANNELS and channels % 2 == 0 and _pays(channels, math.prod(g.output))
+
+
+def _pays(channels: int, positions: int) -> bool:
+    """By measurement. There are fewer products, but channels go in eights, tiles too."""
+    return channels >= 4 and positions >= 16
+
+
+def _emit_filtered(
+    cx: Context, x: Value, w: Value, y: Value, g: Geometry, group: int, shared: dict[str, Any]
+) -> None:  # fmt: skip
+    (in_h, in_w), (p_h, p_w), (o_h, o_w) = g.input, g.pads, g.output
+    batch, m, channels = y.shape[0], y.shape[1] // group, x.shape[1] // group
+    padded_channels, k = -(-channels // 8) * 8, 9 * channels
+    tiles_h, tiles_w = -(-o_h // 2), -(-o_w // 2)
+    most = max(16, min(MOST_TILES, BLOCK_BYTES // (32 * padded_channels)))
+    most = min(most, max(16, -(-batch * group * tiles_h * tiles_w // UNITS)))
+    cols = tiles_w if tiles_w <= most else even(tiles_w, most)
+    rows = min(tiles_h, max(1, most // cols))
+    rows = -(-tiles_h // -(-tiles_h // rows))
+    per_image = -(-tiles_h // rows) * -(-tiles_w // cols)
+    pitch, panels = 2 * even(cols, cols) + 32, -(-rows * cols // 8)
+    work = 4 * (rows + 1) * pitch + 16 * (panels * padded_channels * 16 + 64) + 256 * padded_channels
+    cx.emit(
+        f"qwinograd_{x.dtype.short}",
+        units=batch * group * per_image,
+        x=x,
+        w=pack_rows(cx, w, m, k),
+        y=y,
+        **shared,
+        scratch=cx.scratch(640 + work + 16 * (256 * panels + 64) + 16 * (rows + 8) * cols + 64),
+        m=m,
+        c=channels,
+        kp=padded(k),
+        groups=group,
+        in_h=in_h,
+        in_w=in_w,
+        p_h=p_h,
+        p_w=p_w,
+        o_h=o_h,
+        o_w=o_w,
+        tiles_h=tiles_h,
+        tiles_w=tiles_w,
+        rows=rows,
+        cols=cols,
+        per_image=per_image,
+        pitch=pitch,
         **_finish(y),
     )
 
