@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import graphs
 import onnx_wasm as ort
-from graphs import model
+from graphs import FLOAT, model
 from harness import Harness
 from onnx_wasm import dtypes
 from onnx_wasm.context import Context, Value
@@ -143,7 +143,10 @@ def test_when_it_is_used_and_what_it_takes(x: tuple[int, ...], w: tuple[int, ...
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("planned", [True, False])
 def test_in_a_model(threads: int, planned: bool) -> None:
-    nodes = [graphs.node("ConvInteger", ["x", "w", "zero"], ["y"], pads=[1, 1, 1, 1])]
+    nodes = [
+        graphs.node("ConvInteger", ["x", "w", "zero"], ["s"], pads=[1, 1, 1, 1]),
+        graphs.node("Cast", ["s"], ["y"], to=FLOAT),
+    ]
     weights = {"w": integers((30, 32, 3, 3), np.int8, 1), "zero": np.array(9, np.uint8)}
     data = model(nodes, {"x": (onnx.TensorProto.UINT8, ["n", 32, "h", "w"])}, ["y"], weights, opset=17, ir_version=8)
     with (
