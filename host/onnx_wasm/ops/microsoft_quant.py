@@ -48,7 +48,7 @@ def _per_tensor(cx: Context, scale: Value, axis: int | None) -> None:
         cx.fail(f"without an axis the scale must be a scalar, got {scale!r}")
 
 
-def _to_float(cx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None, a_scale: Value,
+def to_float(cx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None, a_scale: Value,
               b_scale: Value, bias: Value | None) -> Value:  # fmt: skip
     dtype = b_scale.dtype
     if a_scale.size != 1:
@@ -77,7 +77,7 @@ def matmul_integer_to_float(
     bias: Value | None = None,
 ) -> Value:
     """The product of what a and b stand for, plus bias."""
-    return _to_float(cx, a, b, a_zero_point, b_zero_point, a_scale, b_scale, bias)
+    return to_float(cx, a, b, a_zero_point, b_zero_point, a_scale, b_scale, bias)
 
 
 @op("DynamicQuantizeMatMul", domain=DOMAIN)
@@ -91,7 +91,7 @@ def dynamic_quantize_matmul(
 ) -> Value:
     """The product of a, quantized by its range, and of what b stands for, plus bias."""
     quantized, scale, zero = dynamic_quantize(cx, a)
-    return _to_float(cx, quantized, b, zero, b_zero_point, scale, b_scale, bias)
+    return to_float(cx, quantized, b, zero, b_zero_point, scale, b_scale, bias)
 
 
 @op("QGemm", domain=DOMAIN)
