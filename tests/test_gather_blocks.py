@@ -29,8 +29,14 @@ def narrow(kind: int, shape: tuple[int, ...]) -> onnx.TensorProto:
 
 
 def build(
-    data: Array | onnx.TensorProto, indices: Array, scales: Array, zeros: Any = None, *, fed: bool = False, **attributes: Any
-) -> tuple[bytes, dict[str, Array]]:  # fmt: skip
+    data: Array | onnx.TensorProto,
+    indices: Array,
+    scales: Array,
+    zeros: Any = None,
+    *,
+    fed: bool = False,
+    **attributes: Any,
+) -> tuple[bytes, dict[str, Array]]:
     arrays = {"data": data, "scales": scales, "zeros": zeros}
     weights = []
     for name, x in arrays.items():
