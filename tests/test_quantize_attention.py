@@ -143,3 +143,77 @@ def test_as_quantize_dynamic_writes_it(tmp_path: Path, per_channel: bool, mem_pa
                 assert runtime.memory().by_tag["weights"] < 1.1 * 3 * d * d
                 out.dispose()
             assert runtime.memory().used == 0
+
+
+def embedding(
+    dtype: Any, *, segments: bool = True, mask: bool = True, shape: tuple[int, int] = (B, S), scalars: Any = ()
+) -> Inputs:
+    hidden = 40
+    ids = integers(shape, np.uint8).astype(np.int32) % 20
+    marks = integers(shape, np.int8).astype(np.int32) % 3
+    tables = [integers((count, hidden), dtype) for count in (20, 9, 3)]
+    scales = [uniform(0.01, 0.05, scalars) for _ in range(5)]
+    zeros = [np.asarray(integers(scalars, dtype) // 8, dtype) for _ in range(5)]
+    inputs: Inputs = [ids, ids % 3, *tables, integers((hidden,), dtype), integers((hidden,), dtype)]
+    inputs += [marks if mask else None, *scales, *zeros]
+    for i in () if segments else (1, 4, 10, 15):
+        inputs[i] = None
+    return inputs
+
+
+@pytest.mark.parametrize("constants", [(), (2, 3, 4, *range(8, 18), 5, 6)])
+@pytest.mark.parametrize("scalars", [(), (1,)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_embeddings(dtype: Any, scalars: Any, constants: tuple[int, ...]) -> None:
+    inputs = embedding(dtype, scalars=scalars)
+    compare("QEmbedLayerNormalization", inputs, 2, constants=constants, epsilon=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(B, S), (3, 9), (0, S), (B, 0)])
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+def test_embeddings_without_optional_inputs(mask: bool, segments: bool, shape: tuple[int, int]) -> None:
+    inputs = embedding(np.uint8, segments=segments, mask=mask, shape=shape)
+    compare("QEmbedLayerNormalization", inputs, 2, atol=1e-5)
+
+
+def test_only_ones_of_a_mask_count() -> None:
+    mask = np.array([[1, 1, 0, 1], [2, 3, 1, -1]], np.int32)
+    ids, table, row = np.zeros((2, 4), np.int32), normal(5, 8), normal(8)
+    compare("EmbedLayerNormalization", [ids, None, table, table, None, row, row, mask], 2, atol=1e-5)
+
+
+def test_embeddings_stay_in_bytes() -> None:
+    inputs = embedding(np.int8)
+    inputs[2:5] = [integers((count, 64), np.int8) for count in (4000, 9, 3)]
+    inputs[5:7] = [integers((64,), np.int8) for _ in range(2)]
+    data, feeds = build("QEmbedLayerNormalization", inputs, 2, (2, 3, 4, 5, 6, *range(8, 18)))
+    with ort.Runtime() as runtime, ort.InferenceSession.create(data, runtime=runtime) as session:
+        for out in session.run(feeds).values():
+            out.dispose()
+        assert runtime.memory().by_tag["weights"] < 4100 * 64
+
+
+@pytest.mark.parametrize(
+    ("index", "array", "message"),
+    [
+        (0, np.zeros(S, np.int32), "must have rank 2"),
+        (0, np.full((B, S), 20, np.int32), "index 20 out of range"),
+        (0, np.zeros((B, 10), np.int32), "must have rank 2, and segment_ids"),
+        (1, None, "all be given, or none"),
+        (1, np.full((B, S), 3, np.int32), "index 3 out of range"),
+        (2, np.zeros((20, 41), np.uint8), "the same columns"),
+        (2, np.zeros((20, 40), np.float32), "float32"),
+        (3, np.zeros((4, 40), np.uint8), "fewer than 5 positions"),
+        (5, np.zeros(9, np.uint8), "the same columns"),
+        (7, np.zeros((B, S + 1), np.int32), "must have the shape"),
+        (8, np.zeros(2, np.float32), "must be scalars"),
+        (13, np.zeros((), np.int8), "the zero point is int8"),
+    ],
+)
+def test_bad_embeddings(index: int, array: Any, message: str) -> None:
+    inputs = embedding(np.uint8)
+    inputs[index] = array
+    data, feeds = build("QEmbedLayerNormalization", inputs, 2)
+    with pytest.raises(OnnxWasmError, match=message):
+        run(data, feeds)
