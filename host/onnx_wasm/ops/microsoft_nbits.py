@@ -1,4 +1,5 @@
-"""Products with weights of few bits in blocks that have their own scales: MatMulNBits and MatMulBnb4."""
+"""Products with weights of few bits in blocks that have their own scales: MatMulNBits,
+MatMulBnb4 and MatMulFpQ4."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..context import Context, Value
+from ..context import Array, Context, Value
 from ..dtypes import BF16, F16, F32, I32, U8
 from ..errors import UnsupportedModelError
 from ..registry import op
@@ -179,3 +180,26 @@ def _table(cx: Context, quant_type: int) -> Value:
     """A table as kernels_wat/quant_bnb4.wat.j2 describes it."""
     values = np.array(BNB4[quant_type], np.float32)
     return cx.known(np.concatenate([values.view(np.uint8).reshape(16, 4).T.reshape(-1), values.view(np.uint8)]))
+
+
+@op("MatMulFpQ4", domain=DOMAIN, host=("b_shape",))
+def matmul_fpq4(cx: Context, a: Value, b: Value, b_shape: Array, *, blk_quant_type: int = 1) -> Value:
+    """a [..., K] times weights of 4 bits, one column after the other in blocks of 32: a scale, a byte with the zero
+    point, and 16 bytes with weights i and i + 16. Type 0 has no zero points, all others do, as in onnxruntime."""
+    if b_shape.shape != (2,) or b_shape.min() < 1:
+        cx.fail(f"B_shape is {b_shape.tolist()}, must be K and N")
+    k, n = (int(v) for v in b_shape)
+    blocks, size = -(-k // 32), 21 if blk_quant_type else 20
+    if b.dtype is not U8 or b.size != n * blocks * size:
+        cx.fail(f"B {b!r} must be uint8{[n * blocks * size]}")
+
+    def make() -> tuple[Value, Value, Value | None]:
+        codes, scales = cx.out((n, blocks, 16), U8), cx.out((n, blocks), F32)
+        zeros = cx.out((n, blocks), F32) if blk_quant_type else None
+        cx.emit(
+            "nbits_from_blobs", units=n * blocks, stream=("x", size), x=b, b=codes, scales=scales, zeros=zeros
+        )  # fmt: skip
+        return codes, scales, zeros
+
+    parts = cx.derived(f"blobs {size} {k} {n}", (b,), make)
+    return matmul_nbits(cx, a, *parts, K=k, N=n, bits=4, block_size=32)
