@@ -217,3 +217,37 @@ def test_bad_embeddings(index: int, array: Any, message: str) -> None:
     data, feeds = build("QEmbedLayerNormalization", inputs, 2)
     with pytest.raises(OnnxWasmError, match=message):
         run(data, feeds)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_layers_as_quantize_dynamic_writes_them(tmp_path: Path, per_channel: bool) -> None:
+    """An embedding and two layers of attention, whose mask is the count of words that the embedding gives."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    d, words = 64, 300
+    shapes: dict[str, tuple[int, ...]] = {"words": (words, d), "places": (32, d), "kinds": (2, d), "g": (d,), "b": (d,)}
+    names = ["ids", "kind", "words", "places", "kinds", "g", "b", "mask"]
+    nodes = [graphs.node("EmbedLayerNormalization", names, ["y0", "count"], domain="com.microsoft")]
+    for i in range(2):
+        shapes |= {f"w{i}": (d, 3 * d), f"b{i}": (3 * d,), f"o{i}": (d, d), f"g{i}": (d,), f"s{i}": (d,)}
+        inputs = [f"y{i}", f"w{i}", f"b{i}", "count"]
+        nodes.append(graphs.node("Attention", inputs, [f"a{i}"], domain="com.microsoft", num_heads=4))
+        nodes.append(graphs.node("MatMul", [f"a{i}", f"o{i}"], [f"m{i}"]))
+        inputs = [f"m{i}", f"y{i}", f"g{i}", f"s{i}"]
+        nodes.append(graphs.node("SkipLayerNormalization", inputs, [f"y{i + 1}"], domain="com.microsoft"))
+    weights = {n: normal(*s) / np.float32(np.sqrt(s[0])) for n, s in shapes.items()}
+    kinds: Any = {n: (graphs.INT32, ["batch", "rows"]) for n in ("ids", "kind", "mask")}
+    proto = onnx.load_from_string(graphs.model(nodes, kinds, ["y2"], weights, opset=17, domains={"com.microsoft": 1}))
+    onnx.save(proto, tmp_path / "model.onnx")
+    quantization.quantize_dynamic(
+        tmp_path / "model.onnx", tmp_path / "q.onnx", per_channel=per_channel,
+        extra_options={"DefaultTensorType": graphs.FLOAT},
+    )  # fmt: skip
+    data = (tmp_path / "q.onnx").read_bytes()
+    made = {n.op_type for n in onnx.load_from_string(data).graph.node}
+    assert {"QAttention", "QEmbedLayerNormalization"} <= made
+    feeds = {
+        "ids": integers((2, 9), np.uint8).astype(np.int32),
+        "kind": np.zeros((2, 9), np.int32),
+        "mask": (np.arange(9) < np.array([[9], [5]])).astype(np.int32),
+    }
+    np.testing.assert_allclose(run(data, feeds)["y2"], graphs.native(data, feeds)["y2"], atol=1e-4, rtol=1e-4)
