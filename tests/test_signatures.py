@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import graphs
 import onnx_wasm as ort
 from graphs import FLOAT, model, node
+from test_microsoft_transformer import build, run
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,13 @@ def test_made_up_sizes_too_large_for_memory_do_not_prevent_a_session() -> None:
     with ort.Runtime() as runtime, ort.InferenceSession.create(data, runtime=runtime) as session:
         y = session.run({"x": np.ones((1, 1, 1, 2), np.float32)})["y"].get_data(release_data=True)
     assert y.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(("op", "left_out"), [("QLinearSigmoid", (2,)), ("QLinearAdd", (2, 5))])
+def test_an_input_before_required_ones_may_be_left_out(op: str, left_out: tuple[int, ...]) -> None:
+    """A zero point is then 0. onnxruntime refuses such nodes, or aborts."""
+    x, scale, zero = np.arange(8, dtype=np.uint8), np.array(0.1, np.float32), np.zeros((), np.uint8)
+    inputs: list[Any] = [x, scale, zero, scale] if op == "QLinearSigmoid" else [x, scale, zero, x, scale, zero, scale]
+    whole = run(*build(op, inputs, 1))["y0"]
+    given = [None if i in left_out else x for i, x in enumerate(inputs)]
+    np.testing.assert_array_equal(run(*build(op, given, 1))["y0"], whole)

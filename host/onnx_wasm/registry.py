@@ -55,9 +55,13 @@ class OpDef:
         return tuple(p.name for p in self._positional)
 
     @cached_property
-    def required(self) -> int:
-        """How many inputs must be given."""
-        return sum(p.default is p.empty for p in self._positional)
+    def required(self) -> tuple[int, ...]:
+        """Which inputs must be given: those without a default that may not be None."""
+        return tuple(
+            i
+            for i, p in enumerate(self._positional)
+            if p.default is p.empty and not str(p.annotation).endswith(" | None")
+        )
 
     @cached_property
     def variadic(self) -> bool:

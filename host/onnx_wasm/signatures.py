@@ -72,9 +72,10 @@ def check_call(cx: Context, form: OpDef, args: Sequence[Item | None]) -> None:
         cx.fail(f"{len(args)} inputs; {form.name}-{form.since} takes at most {len(form.inputs)}")
     if form.variadic and None in args[len(form.inputs) :]:
         cx.fail(f"input {args.index(None, len(form.inputs))} is not given")
-    present = sum(a is not None for a in args[: form.required])
-    if present < form.required:
-        cx.fail(f"{present} of the {form.required} required inputs given ({', '.join(form.inputs[: form.required])})")
+    present = sum(i < len(args) and args[i] is not None for i in form.required)
+    if present < len(form.required):
+        names = ", ".join(form.inputs[i] for i in form.required)
+        cx.fail(f"{present} of the {len(form.required)} required inputs given ({names})")
 
 
 def check_declared(cx: Context, graph: Graph, kind: str, declared: Sequence[ValueInfo], items: Sequence[Item]) -> None:

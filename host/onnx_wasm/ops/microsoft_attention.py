@@ -80,15 +80,40 @@ def attention(
         cx.fail("do_rotary and past_present_share_buffer are not supported", UnsupportedModelError)
     if x.rank != 3 or weights.rank != 2:
         cx.fail(f"input {x} must have rank 3, and weights {weights} rank 2")
-    dtype, (batch, rows, _) = x.dtype, x.shape
     sizes = list(qkv_hidden_sizes) if qkv_hidden_sizes else [weights.shape[1] // 3] * 3
     if len(sizes) != 3 or sum(sizes) != weights.shape[1] or sizes[0] != sizes[1] or any(n % num_heads for n in sizes):
         cx.fail(f"hidden sizes {sizes} do not fit {num_heads} heads and weights {weights}")
     qkv = multiply(cx, _f32(cx, x), _f32(cx, weights))
     if bias is not None:
         qkv = add(cx, qkv, _f32(cx, bias))
+    results = attention_of(
+        cx, qkv, mask_index, past, attention_bias,
+        sizes=sizes, num_heads=num_heads, mask_filter_value=mask_filter_value, scale=scale,
+        unidirectional=unidirectional,
+    )  # fmt: skip
+    return tuple(narrow(cx, y, x.dtype) for y in results)
+
+
+def attention_of(
+    cx: Context,
+    qkv: Value,
+    mask_index: Value | None,
+    past: Value | None,
+    attention_bias: Value | None,
+    *,
+    sizes: Sequence[int],
+    num_heads: int,
+    mask_filter_value: float,
+    scale: float | None,
+    unidirectional: int,
+) -> tuple[Value, Value | None]:
+    """Attention of queries, keys and values, f32 (batch, rows, sum of ``sizes``), and the keys and values with those of
+    the past before them, if they are asked for."""
+    batch, rows, width = qkv.shape
+    if mask_index is not None and mask_index.shape in ((batch, 1), (1, 1)):
+        # A placeholder: onnxruntime does not look at it.
+        mask_index = None
     qkv.producer = None
-    width = sum(sizes)
     q, k, v = (
         Heads(qkv, rows * width, n // num_heads, width, num_heads, rows, n // num_heads, at)
         for n, at in zip(sizes, (0, sizes[0], 2 * sizes[0]), strict=True)
@@ -122,7 +147,7 @@ def attention(
         offset=before,
         right=0 if unidirectional else -1,
     )  # fmt: skip
-    return narrow(cx, y, dtype), narrow(cx, present, dtype)
+    return y, present
 
 
 def _f32(cx: Context, x: Value) -> Value:

@@ -1,14 +1,18 @@
-"""Products with weights of 2, 4 or 8 bits in blocks that have their own scales: MatMulNBits."""
+"""Products with weights of few bits in blocks that have their own scales: MatMulNBits,
+MatMulBnb4 and MatMulFpQ4."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..context import Context, Value
-from ..dtypes import F32, I32, U8
+import numpy as np
+
+from ..context import Array, Context, Value
+from ..dtypes import BF16, F16, F32, I32, U8
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ..words import counted
+from ._widen import as_type
 from .matmul import BLOCK_M, TILE_BYTES, gemm, split_k
 from .microsoft_quant import DOMAIN, cast_to
 from .quantize import as_f32
@@ -42,6 +46,8 @@ def matmul_nbits(
         cx.fail(f"bits {bits} and weight_prepacked {weight_prepacked} are not supported", UnsupportedModelError)
     if block_size < 16 or block_size & (block_size - 1):
         cx.fail(f"block_size {block_size} must be a power of two and at least 16")
+    if K < 1 or N < 1:
+        cx.fail(f"K {K} and N {N} must be at least 1")
     blocks = -(-K // block_size)
     if not a.shape or a.shape[-1] != K:
         cx.fail(f"A {a!r} must have {counted(K, 'column')}")
@@ -70,14 +76,19 @@ def matmul_nbits(
         "m": m, "n": N, "k": K, "block": block_size, "blocks": blocks,
     }  # fmt: skip
     if m > FEW_ROWS:
-        kc = -(-split_k(K) // 16) * 16
-        block_m = min(BLOCK_M, -(-m // 4) * 4)
-        scratch = cx.scratch(TILE_BYTES + block_m * kc * 4 + 8 * kc * 4 + TILED_COLUMNS // 8 * (kc * 32 + 64))
         units = -(-N // TILED_COLUMNS)
-        cx.emit(f"matmul_nbits_tiles_{bits}", units=units, **numbers, kc=kc, block_m=block_m, scratch=scratch)
+        cx.emit(f"matmul_nbits_tiles_{bits}", units=units, **numbers, **_blocks(cx, m, K))
     elif y.size:
         cx.emit(f"matmul_nbits_{bits}", units=N, **numbers)
     return cast_to(cx, y, a)
+
+
+def _blocks(cx: Context, m: int, k: int) -> dict[str, Any]:
+    """How a kernel of tiles divides its work, as kernels_wat/_nbits.wat.j2 describes it."""
+    kc = -(-split_k(k) // 16) * 16
+    block_m = min(BLOCK_M, -(-m // 4) * 4)
+    scratch = cx.scratch(TILE_BYTES + block_m * kc * 4 + 8 * kc * 4 + TILED_COLUMNS // 8 * (kc * 32 + 64))
+    return {"kc": kc, "block_m": block_m, "scratch": scratch}
 
 
 def _decoded(
@@ -107,3 +118,88 @@ def _decoded(
     return cx.derived(
         f"nbits {bits} {block}", [v for v in (b, scales, zeros, zeros_f, groups) if v is not None], make
     )  # fmt: skip
+
+
+_FP4 = (0.0, 5.208333333e-03, 2 / 3, 1.0, 1 / 3, 0.5, 1 / 6, 0.25)
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+BNB4 = ((*_FP4, *(-v for v in _FP4)), _NF4)
+"""What codes stand for, by quant_type: FP4 and NF4 of the paper QLoRA (Dettmers et al., 2023) and of its library
+bitsandbytes."""
+
+
+@op("MatMulBnb4", domain=DOMAIN)
+def matmul_bnb4(
+    cx: Context,
+    a: Value,
+    b: Value,
+    absmax: Value,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    quant_type: int,
+    training_mode: int = 0,
+    transB: int = 1,
+) -> Value:
+    """a [..., K] times weights [N, K], transposed: entries of a table of 16 times the ``absmax`` of their block, where
+    blocks are of all N * K weights one after the other."""
+    if not transB:
+        cx.fail("transB 0 is not supported", UnsupportedModelError)
+    if quant_type not in (0, 1):
+        cx.fail(f"quant_type {quant_type} is not supported: 0 is FP4, 1 is NF4", UnsupportedModelError)
+    if block_size < 16 or block_size & (block_size - 1):
+        cx.fail(f"block_size {block_size} must be a power of two and at least 16")
+    if K < 1 or N < 1 or K * N >= 1 << 31:
+        cx.fail(f"K {K} and N {N} must be at least 1, and their product less than 2**31")
+    if not a.shape or a.shape[-1] != K:
+        cx.fail(f"A {a!r} must have {counted(K, 'column')}")
+    if b.dtype is not U8 or b.size != (N * K + 1) // 2:
+        cx.fail(f"B {b!r} must be uint8{[(N * K + 1) // 2]}")
+    if absmax.size != -(-N * K // block_size):
+        cx.fail(f"absmax {absmax!r} must be {[-(-N * K // block_size)]}")
+    if any(x.dtype not in (F32, F16, BF16) for x in (a, absmax)):
+        cx.fail(f"no form for A {a!r} and absmax {absmax!r}", UnsupportedModelError)
+    y, m = cx.out((*a.shape[:-1], N), F32), a.size // K
+    if y.size:
+        numbers: dict[str, Any] = {
+            "a": as_f32(cx, a), "b": b, "scales": as_type(cx, absmax, F32), "table": _table(cx, quant_type), "y": y,
+            "m": m, "n": N, "k": K, "block": block_size,
+        }  # fmt: skip
+        if m > FEW_ROWS or K % 16:
+            cx.emit("matmul_bnb4_tiles", units=-(-N // TILED_COLUMNS), **numbers, **_blocks(cx, m, K))
+        else:
+            cx.emit("matmul_bnb4", units=N, **numbers)
+    return cast_to(cx, y, a)
+
+
+def _table(cx: Context, quant_type: int) -> Value:
+    """A table as kernels_wat/quant_bnb4.wat.j2 describes it."""
+    values = np.array(BNB4[quant_type], np.float32)
+    return cx.known(np.concatenate([values.view(np.uint8).reshape(16, 4).T.reshape(-1), values.view(np.uint8)]))
+
+
+@op("MatMulFpQ4", domain=DOMAIN, host=("b_shape",))
+def matmul_fpq4(cx: Context, a: Value, b: Value, b_shape: Array, *, blk_quant_type: int = 1) -> Value:
+    """a [..., K] times weights of 4 bits, one column after the other in blocks of 32: a scale, a byte with the zero
+    point, and 16 bytes with weights i and i + 16. Type 0 has no zero points, all others do, as in onnxruntime."""
+    if b_shape.shape != (2,) or b_shape.min() < 1:
+        cx.fail(f"B_shape is {b_shape.tolist()}, must be K and N")
+    k, n = (int(v) for v in b_shape)
+    blocks, size = -(-k // 32), 21 if blk_quant_type else 20
+    if b.dtype is not U8 or b.size != n * blocks * size:
+        cx.fail(f"B {b!r} must be uint8{[n * blocks * size]}")
+
+    def make() -> tuple[Value, Value, Value | None]:
+        codes, scales = cx.out((n, blocks, 16), U8), cx.out((n, blocks), F32)
+        zeros = cx.out((n, blocks), F32) if blk_quant_type else None
+        cx.emit(
+            "nbits_from_blobs", units=n * blocks, stream=("x", size), x=b, b=codes, scales=scales, zeros=zeros
+        )  # fmt: skip
+        return codes, scales, zeros
+
+    parts = cx.derived(f"blobs {size} {k} {n}", (b,), make)
+    return matmul_nbits(cx, a, *parts, K=k, N=n, bits=4, block_size=32)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..context import Context, Value
-from ..dtypes import BOOL, F32, U8
+from ..dtypes import BOOL, F32, I16, I32, U8, U16, U32
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ..words import counted
-from . import _elementwise, activation, binary, compare, concat, pool, qlinear_conv, reduce, softmax, transpose
+from . import _elementwise, activation, binary, compare, concat, matmul, pool, qlinear_conv, reduce, softmax, transpose
+from ._widen import as_type
 from .qlinear import BYTES, Product, product, scales
 from .quantize import as_f32, dequantize, dynamic_quantize, quantize
 
@@ -48,7 +49,7 @@ def _per_tensor(cx: Context, scale: Value, axis: int | None) -> None:
         cx.fail(f"without an axis the scale must be a scalar, got {scale!r}")
 
 
-def _to_float(cx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None, a_scale: Value,
+def to_float(cx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Value | None, a_scale: Value,
               b_scale: Value, bias: Value | None) -> Value:  # fmt: skip
     dtype = b_scale.dtype
     if a_scale.size != 1:
@@ -77,7 +78,7 @@ def matmul_integer_to_float(
     bias: Value | None = None,
 ) -> Value:
     """The product of what a and b stand for, plus bias."""
-    return _to_float(cx, a, b, a_zero_point, b_zero_point, a_scale, b_scale, bias)
+    return to_float(cx, a, b, a_zero_point, b_zero_point, a_scale, b_scale, bias)
 
 
 @op("DynamicQuantizeMatMul", domain=DOMAIN)
@@ -91,7 +92,16 @@ def dynamic_quantize_matmul(
 ) -> Value:
     """The product of a, quantized by its range, and of what b stands for, plus bias."""
     quantized, scale, zero = dynamic_quantize(cx, a)
-    return _to_float(cx, quantized, b, zero, b_zero_point, scale, b_scale, bias)
+    return to_float(cx, quantized, b, zero, b_zero_point, scale, b_scale, bias)
+
+
+@op("MatMulInteger16", domain=DOMAIN)
+def matmul_integer16(cx: Context, a: Value, b: Value) -> Value:
+    """The product of 16-bit integers in 32 bits, of numpy.matmul's shapes; sums beyond that wrap around."""
+    wide = {I16: I32, U16: U32}.get(a.dtype)
+    if wide is None or b.dtype is not a.dtype:
+        cx.fail(f"A {a!r} and B {b!r} must both be int16 or both uint16", UnsupportedModelError)
+    return matmul.multiply(cx, as_type(cx, a, wide), as_type(cx, b, wide))
 
 
 @op("QGemm", domain=DOMAIN)

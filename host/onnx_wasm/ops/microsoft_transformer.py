@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..context import Array, Context, Value
-from ..dtypes import F32, F64, I32
+from ..dtypes import BOOL, F32, F64, I32
 from ..errors import UnsupportedModelError
 from ..registry import op
 from . import activation as activations
 from . import binary, constant, gather, pad, reduce, reshape, rownorm, sampling, topk, transpose
 from ._copy import wanted
-from ._elementwise import FLOATS, cast, flat, require
+from ._elementwise import FLOATS, broadcast, cast, flat, require
 from ._widen import widened
 from .conv import conv
 from .fusion import Activation, fuse_activation
@@ -256,10 +256,12 @@ def embed_layer_normalization(
     epsilon: float = 1e-12,
     mask_index_type: int = 1,
 ) -> tuple[Value | None, ...]:
-    """LayerNormalization of the sum of embeddings of words, positions and segments; how many words are not masked."""
+    """LayerNormalization of the sum of embeddings of words, positions and segments; how many words the mask has."""
+    if input_ids.rank != 2:
+        cx.fail(f"{input_ids} must have rank 2")
     if word_embedding is None or position_embedding is None or gamma is None or beta is None:
         cx.fail("word_embedding, position_embedding, gamma and beta are required")
-    batch, rows = input_ids.shape
+    rows = input_ids.shape[1]
     words = gather.gather(cx, word_embedding, input_ids)
     if position_ids is not None:
         places = gather.gather(cx, position_embedding, position_ids)
@@ -271,18 +273,25 @@ def embed_layer_normalization(
     if segment_ids is not None and segment_embedding is not None:
         total = binary.add(cx, total, gather.gather(cx, segment_embedding, segment_ids))
     total.producer = None
-    y = _normalized(cx, total, gamma, beta, epsilon)
-    count = None
-    if wanted(cx, 1):
-        if mask is None:
-            count = cx.known(np.zeros(batch, np.int32))
-        else:
-            count = reduce.reduce_to(cx, "ReduceSum", cast(cx, mask, I32), (1,), (batch,))
-    return y, count, total
+    return normalized(cx, total, gamma, beta, epsilon), words_of(cx, mask, input_ids), total
+
+
+def words_of(cx: Context, mask: Value | None, input_ids: Value) -> Value | None:
+    """How many elements of each row of the mask are 1, if that is asked for as output 1."""
+    if not wanted(cx, 1):
+        return None
+    batch = input_ids.shape[0]
+    if mask is None:
+        return cx.known(np.zeros(batch, np.int32))
+    if mask.shape != input_ids.shape:
+        cx.fail(f"the mask {mask} must have the shape of {input_ids}")
+    operands = (cast(cx, mask, I32), cx.known(np.ones((), np.int32)))
+    ones, *_ = broadcast(cx, "equal_i32", "ab", operands, BOOL, swaps=True)
+    return reduce.reduce_to(cx, "ReduceSum", cast(cx, ones, I32), (1,), (batch,))
 
 
 @widened
-def _normalized(cx: Context, x: Value, gamma: Value, beta: Value, epsilon: float) -> Value | None:
+def normalized(cx: Context, x: Value, gamma: Value, beta: Value, epsilon: float) -> Value | None:
     y = cx.out(x.shape, x.dtype)
     if y.size:
         n = x.shape[-1]
