@@ -113,12 +113,16 @@ def test_a_thousand_runtimes_leave_the_process_as_it_was(debug: bool) -> None:
 
     for _ in range(20):
         one()
-    gc.collect()
-    before = resident()
-    for _ in range(1000):
-        one()
-    gc.collect()
-    assert resident() - before < 8 << 20
+    growth = []
+    for _ in range(4):
+        gc.collect()
+        before = resident()
+        for _ in range(250):
+            one()
+        gc.collect()
+        growth.append(resident() - before)
+    # What one of them left would be there four times; the process has other reasons to grow once.
+    assert min(growth) < 1 << 20
 
 
 def test_plans_are_kept_by_input_shape(runtime: ort.Runtime) -> None:
