@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..context import Context, Value
 from ..dtypes import F32, I32
@@ -14,6 +14,7 @@ from . import binary
 from ._elementwise import flat
 from ._widen import widened
 from .matmul import BLOCK_M, TILE_BYTES, split_k
+from .softmax import softmax_over
 
 DOMAIN = "com.microsoft"
 COLUMNS = 64
@@ -36,25 +37,47 @@ class Routes(NamedTuple):
         return self.rows * self.k
 
 
-def route(cx: Context, router: Value, rows: int, k: int, normalize: bool, given: Value | None = None) -> Routes:
-    """The k experts that each row of ``router`` [rows, experts] prefers, weighted by softmax(router) or ``given``. What
-    has no positive weight is not computed, as in onnxruntime."""
+def route(cx: Context, router: Value, rows: int, k: int, normalize: bool) -> Routes:
+    """The k experts that each row of ``router`` [rows, experts] prefers, weighted by softmax(router)."""
+    chosen, weights = _chosen(cx, router, rows, k, normalize)
+    return _sorted(cx, chosen, weights, router.shape[1])
+
+
+def route_by(cx: Context, router: Value, rows: int, k: int, given: Value | None, normalize: bool) -> Routes:
+    """The k experts that each row of ``router`` prefers, weighted by ``given`` or by softmax(router) over them."""
+    if given is not None and given.shape != router.shape:
+        cx.fail(f"router_weights {given} must be {list(router.shape)}")
+    chosen, weights = _chosen(cx, router, rows, k, normalize and given is not None, given or router)
+    if given is None:
+        weights = softmax_over(cx, "softmax", weights, k, 1)
+    return _sorted(cx, chosen, weights, router.shape[1])
+
+
+def _chosen(
+    cx: Context, router: Value, rows: int, k: int, normalize: bool, given: Value | None = None
+) -> tuple[Value, Value]:
+    """The experts of each row, and their weights, [rows, k]."""
     if router.rank != 2 or router.shape[0] != rows:
         cx.fail(f"router_probs {router} must be {[rows, 'experts']}")
     experts = router.shape[1]
     if not 1 <= k <= experts:
         cx.fail(f"k is {k}, must be from 1 to {experts}, the number of experts")
-    if given is not None and given.shape != router.shape:
-        cx.fail(f"router_weights {given} must be {list(router.shape)}")
-    preferred, weights, places = (cx.out((rows, k), t) for t in (I32, F32, I32))
-    starts = cx.out((experts + 2,), I32)
+    chosen, weights = cx.out((rows, k), I32), cx.out((rows, k), F32)
     if rows:
         cx.emit(
-            "moe_route_f32", units=rows, x=router, given=given, experts=preferred, weights=weights,
+            "moe_route_f32", units=rows, x=router, given=given, experts=chosen, weights=weights,
             n=experts, k=k, normalize=int(normalize), scratch=cx.scratch(4 * experts),
         )  # fmt: skip
+    return chosen, weights
+
+
+def _sorted(cx: Context, chosen: Value, weights: Value, experts: int) -> Routes:
+    """What has no positive weight is left out, as in onnxruntime."""
+    rows, k = chosen.shape
+    places, starts = cx.out((rows, k), I32), cx.out((experts + 2,), I32)
+    if rows:
         cx.emit(
-            "moe_sort", units=1, experts=preferred, weights=weights, places=places, starts=starts,
+            "moe_sort", units=1, experts=chosen, weights=weights, places=places, starts=starts,
             routes=rows * k, n=experts,
         )  # fmt: skip
     return Routes(rows, k, experts, places, weights, starts)
@@ -77,6 +100,13 @@ def summed(cx: Context, x: Value, routes: Routes, shape: tuple[int, ...]) -> Val
             n=x.shape[-1], k=routes.k,
         )  # fmt: skip
     return y
+
+
+class Layer(Protocol):
+    """One layer of all experts."""
+
+    def multiply(self, cx: Context, x: Value, routes: Routes) -> Value:
+        """Of each expert, the rows at its places times its weights."""
 
 
 class Experts(NamedTuple):
@@ -172,9 +202,7 @@ def rows_of(cx: Context, x: Value) -> tuple[int, int]:
     return math.prod(x.shape[:-1]), x.shape[-1]
 
 
-def mixed(
-    cx: Context, x: Value, routes: Routes, first: Experts, second: Experts, third: Experts | None, gate: Gate
-) -> Value:
+def mixed(cx: Context, x: Value, routes: Routes, first: Layer, second: Layer, third: Layer | None, gate: Gate) -> Value:
     """The weighted sum of what each row's experts give."""
     sorted_rows = scattered(cx, x, routes)
     y = first.multiply(cx, sorted_rows, routes)
