@@ -50,7 +50,7 @@ def mixture(
     width: int = 1,
     more_bits: int = 0,
 ) -> tuple[Inputs, Inputs]:
-    """Inputs of QMoE, and those of MoE with the same weights."""  # fmt: skip
+    """Inputs of QMoE, and those of MoE with the same weights."""
     count = 4
     w1, s1, z1, f1 = stored(count, inner * width, hidden, bits, block, zeros)
     w2, s2, z2, f2 = stored(count, hidden, inner, more_bits or bits, block, zeros)
