@@ -23,7 +23,7 @@ from .rotary import rotate
 DOMAIN = "com.microsoft"
 
 
-def _padding(cx: Context, mask: Value | None, batch: int, rows: int, total: int, masked: float) -> Value | None:
+def padding(cx: Context, mask: Value | None, batch: int, rows: int, total: int, masked: float) -> Value | None:
     """What a padding mask adds to the scores, (batch, 1, 1 or rows, total)."""
     if mask is None:
         return None
@@ -45,13 +45,13 @@ def _padding(cx: Context, mask: Value | None, batch: int, rows: int, total: int,
     return y
 
 
-def _added(cx: Context, mask: Value | None, bias: Value | None) -> Value | None:
+def added(cx: Context, mask: Value | None, bias: Value | None) -> Value | None:
     if mask is None or bias is None:
         return bias if mask is None else mask
     return add(cx, mask, bias)
 
 
-def _scale(scale: float | None, size: int) -> float:
+def score_scale(scale: float | None, size: int) -> float:
     return scale or 1 / math.sqrt(size)
 
 
@@ -83,9 +83,9 @@ def attention(
     sizes = list(qkv_hidden_sizes) if qkv_hidden_sizes else [weights.shape[1] // 3] * 3
     if len(sizes) != 3 or sum(sizes) != weights.shape[1] or sizes[0] != sizes[1] or any(n % num_heads for n in sizes):
         cx.fail(f"hidden sizes {sizes} do not fit {num_heads} heads and weights {weights}")
-    qkv = multiply(cx, _f32(cx, x), _f32(cx, weights))
+    qkv = multiply(cx, f32(cx, x), f32(cx, weights))
     if bias is not None:
-        qkv = add(cx, qkv, _f32(cx, bias))
+        qkv = add(cx, qkv, f32(cx, bias))
     results = attention_of(
         cx, qkv, mask_index, past, attention_bias,
         sizes=sizes, num_heads=num_heads, mask_filter_value=mask_filter_value, scale=scale,
@@ -130,7 +130,7 @@ def attention_of(
         present = cx.out((2, batch, num_heads, total, q.size), F32)
         if past is not None:
             n = before * q.size
-            copy(cx, _f32(cx, past), present, [(2 * batch * num_heads, n, total * q.size), (n, 1, 1)])
+            copy(cx, f32(cx, past), present, [(2 * batch * num_heads, n, total * q.size), (n, 1, 1)])
         half = present.size // 2
         halves = [cx.alias(present, present.shape[1:], offset=4 * half * i) for i in (0, 1)]
         for source, target in zip((k, v), halves, strict=True):
@@ -140,9 +140,9 @@ def attention_of(
     attend(
         cx, q, k, v, by_row(y, num_heads),
         batch=batch,
-        scale=_scale(scale, q.size),
-        mask=_added(
-            cx, _padding(cx, mask_index, batch, rows, k.rows, mask_filter_value), wide(cx, attention_bias)
+        scale=score_scale(scale, q.size),
+        mask=added(
+            cx, padding(cx, mask_index, batch, rows, k.rows, mask_filter_value), wide(cx, attention_bias)
         ),
         offset=before,
         right=0 if unidirectional else -1,
@@ -150,7 +150,7 @@ def attention_of(
     return y, present
 
 
-def _f32(cx: Context, x: Value) -> Value:
+def f32(cx: Context, x: Value) -> Value:
     return as_type(cx, x, F32)
 
 
@@ -177,27 +177,27 @@ def multi_head_attention(
     if wanted(cx, 3) or past_sequence_length is not None or cache_indirection is not None:
         cx.fail("qk, past_sequence_length and cache_indirection are not supported", UnsupportedModelError)
     dtype, batch = query.dtype, query.shape[0]
-    query = _f32(cx, query)
+    query = f32(cx, query)
     if query.rank == 5:
         q, k, v = _packed(cx, query, num_heads, 3)
     else:
-        q = _split(cx, query, num_heads)
+        q = split(cx, query, num_heads)
         if key is None:
             cx.fail("key is missing")
-        key = _f32(cx, key)
+        key = f32(cx, key)
         if key.rank == 5:
             k, v = _packed(cx, key, num_heads, 2)
         else:
             if value is None:
                 cx.fail("value is missing")
-            value = _f32(cx, value)
-            k, v = (by_head(x) if x.rank == 4 else _split(cx, x, num_heads) for x in (key, value))
+            value = f32(cx, value)
+            k, v = (by_head(x) if x.rank == 4 else split(cx, x, num_heads) for x in (key, value))
     if bias is not None:
         width = num_heads * q.size
         if bias.shape != (2 * width + num_heads * v.size,):
             cx.fail(f"bias {bias} does not fit: {counted(2 * width + num_heads * v.size, 'element')} expected")
-        biased = (q,) if key is not None and key.rank == 4 else (q, k, v)
-        made = [_biased(cx, x, _f32(cx, bias), batch, i * width) for i, x in enumerate(biased)]
+        takes = (q,) if key is not None and key.rank == 4 else (q, k, v)
+        made = [biased(cx, x, f32(cx, bias), batch, i * width) for i, x in enumerate(takes)]
         q, k, v = (*made, k, v) if len(made) == 1 else made
     check(cx, batch, q, k, v)
     before = 0
@@ -207,7 +207,7 @@ def multi_head_attention(
             if x.rank != 4 or x.shape[:2] != (batch, num_heads) or x.shape[3] != h.size:
                 cx.fail(f"past {x} does not fit: {[batch, num_heads, 'past', h.size]} expected")
         before = past_key.shape[2]
-        joined = [gathered(cx, h, batch, past=_f32(cx, x)) for h, x in ((k, past_key), (v, past_value))]
+        joined = [gathered(cx, h, batch, past=f32(cx, x)) for h, x in ((k, past_key), (v, past_value))]
         k, v = by_head(joined[0]), by_head(joined[1])
         present = list(joined)
     else:
@@ -216,10 +216,10 @@ def multi_head_attention(
     attend(
         cx, q, k, v, by_row(y, num_heads),
         batch=batch,
-        scale=_scale(scale, q.size),
-        mask=_added(
+        scale=score_scale(scale, q.size),
+        mask=added(
             cx,
-            _padding(cx, key_padding_mask, batch, q.rows, k.rows, mask_filter_value),
+            padding(cx, key_padding_mask, batch, q.rows, k.rows, mask_filter_value),
             wide(cx, attention_bias),
         ),
         offset=before,
@@ -228,7 +228,7 @@ def multi_head_attention(
     return tuple(narrow(cx, x, dtype) for x in (y, *present))
 
 
-def _split(cx: Context, x: Value, heads: int) -> Heads:
+def split(cx: Context, x: Value, heads: int) -> Heads:
     if x.rank != 3 or x.shape[2] % heads:
         cx.fail(f"{x} must have rank 3, and columns that divide into {heads} heads")
     return by_row(x, heads)
@@ -242,7 +242,7 @@ def _packed(cx: Context, x: Value, heads: int, count: int) -> list[Heads]:
     return [Heads(x, rows * width, count * size, width, heads, rows, size, i * size) for i in range(count)]
 
 
-def _biased(cx: Context, x: Heads, bias: Value, batch: int, at: int) -> Heads:
+def biased(cx: Context, x: Heads, bias: Value, batch: int, at: int) -> Heads:
     """The rows plus a bias of heads * size elements, (batch, rows, heads, size)."""
     width = x.heads * x.size
     dense = x.value
@@ -309,7 +309,7 @@ def group_query_attention(
     if query.rank != 3 or kv_num_heads < 1 or num_heads % kv_num_heads:
         cx.fail(f"query {query} must have rank 3, and {kv_num_heads} key heads divide {num_heads} query heads")
     dtype, (batch, rows, width) = query.dtype, query.shape
-    query = _f32(cx, query)
+    query = f32(cx, query)
     if key is None or value is None:
         size, odd = divmod(width, num_heads + 2 * kv_num_heads)
         if odd:
@@ -320,8 +320,8 @@ def group_query_attention(
             Heads(query, rows * width, size, width, n, rows, size, at) for n, at in zip(counts, starts, strict=True)
         )
     else:
-        q = _split(cx, query, num_heads)
-        k, v = (_split(cx, _f32(cx, x), kv_num_heads) for x in (key, value))
+        q = split(cx, query, num_heads)
+        k, v = (split(cx, f32(cx, x), kv_num_heads) for x in (key, value))
     check(cx, batch, q, k, v)
     if k.rows != rows:
         cx.fail(f"{key} must have as many rows as {query}")
@@ -336,7 +336,7 @@ def group_query_attention(
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             cx.fail("do_rotary needs cos_cache and sin_cache")
-        cos, sin = _f32(cx, cos_cache), _f32(cx, sin_cache)
+        cos, sin = f32(cx, cos_cache), f32(cx, sin_cache)
         each = position_ids if position_ids is not None and position_ids.size == batch * rows else None
         turned = []
         for x in (q, k):
@@ -356,15 +356,15 @@ def group_query_attention(
         if past is not None and (past.rank != 4 or past.shape[:2] != (batch, kv_num_heads) or past.shape[3] != x.size):
             cx.fail(f"past {past} does not fit: {[batch, kv_num_heads, 'past', x.size]} expected")
         held = 0 if past is None else past.shape[2]
-        present.append(_cached(cx, None if past is None else _f32(cx, past), x, batch, max(total, held), lengths, more))
-    sinks = None if head_sink is None else _f32(cx, head_sink)
+        present.append(_cached(cx, None if past is None else f32(cx, past), x, batch, max(total, held), lengths, more))
+    sinks = None if head_sink is None else f32(cx, head_sink)
     if sinks is None and smooth_softmax > 0:
         sinks = cx.known(np.zeros(num_heads, np.float32))
     y = cx.out((batch, rows, num_heads * v.size), F32)
     attend(
         cx, q, by_head(present[0]), by_head(present[1]), by_row(y, num_heads),
         batch=batch,
-        scale=_scale(scale, q.size),
+        scale=score_scale(scale, q.size),
         softcap=softcap,
         mask=wide(cx, attention_bias),
         lengths=seqlens_k,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..context import Context, Value
-from ..dtypes import F32
+from ..dtypes import F32, I64
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ..words import counted
 from ._widen import widened
 from .attention import Heads, by_head, by_row
+from .binary import mul
 
 
 def rotate(
@@ -139,3 +143,64 @@ def ms_rotary_embedding(
         positions=position_ids,
     )  # fmt: skip
     return y
+
+
+@op("MRotaryEmbedding", domain="com.microsoft")
+@widened
+def multimodal_rotary_embedding(
+    cx: Context,
+    x: Value,
+    position_ids: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    *,
+    interleaved: int = 0,
+    is_packed_batching: int = 0,
+    mrope_layout: int = 0,
+    mrope_section: Sequence[int],
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Any:
+    """A row of x has three positions, of time, height and width: position_ids [3, batch, rows]. Each is that of a
+    section of the columns of the caches, as onnxruntime's schema describes it."""
+    if x.rank == 3 and num_heads < 1:
+        cx.fail("num_heads is required for an input of rank 3")
+    heads = _heads(cx, x, num_heads, 0)
+    size = rotary_embedding_dim or heads.size
+    half, (batch, rows) = size // 2, (x.shape[0], heads.rows)
+    if position_ids.shape != (3, batch, rows) or position_ids.dtype is not I64:
+        cx.fail(f"position_ids {position_ids} must be int64{[3, batch, rows]}")
+    if len(mrope_section) != 3 or min(mrope_section) < 0 or sum(mrope_section) != half:
+        cx.fail(f"mrope_section {list(mrope_section)} must be three numbers that add up to {half}")
+    if mrope_layout not in (0, 1):
+        cx.fail(f"mrope_layout is {mrope_layout}, must be 0 or 1")
+    if cos_cache.rank != 2 or cos_cache.shape != sin_cache.shape or cos_cache.shape[1] != half:
+        cx.fail(f"the caches {cos_cache} and {sin_cache} must have {counted(half, 'column')}")
+    cos, sin = (cx.out((batch * rows, half), F32) for _ in range(2))
+    if cos.size:
+        cx.emit(
+            "mrotary_rows_f32", units=batch * rows, positions=position_ids, cos=cos_cache, sin=sin_cache,
+            cos_y=cos, sin_y=sin, tokens=batch * rows, half=half, limit=cos_cache.shape[0],
+            streams=_streams(mrope_section, mrope_layout == 1),
+        )  # fmt: skip
+    if scale != 1:
+        cos, sin = (mul(cx, v, cx.known(np.array(scale, np.float32))) for v in (cos, sin))
+    y = cx.out(x.shape, x.dtype)
+    rotate(
+        cx, heads, _heads(cx, y, heads.heads, 0), batch, cos, sin,
+        size=size, interleaved=bool(interleaved), by_unit=True,
+    )  # fmt: skip
+    return y
+
+
+def _streams(sections: Sequence[int], interleaved: bool) -> tuple[int, ...]:
+    """Which of the three positions each column is that of: sections one after the other, or height and width in every
+    third column from the second and third on."""
+    if not interleaved:
+        return tuple(i for i, n in enumerate(sections) for _ in range(n))
+    columns = [0] * sum(sections)
+    for i in (1, 2):
+        for c in range(i, min(3 * sections[i], len(columns)), 3):
+            columns[c] = i
+    return tuple(columns)
