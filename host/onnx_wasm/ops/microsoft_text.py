@@ -11,8 +11,9 @@ from ..dtypes import F32, I32, I64, STRING, U32
 from ..registry import op
 from ._elementwise import flat, require
 from .activation import tanh
-from .conv import conv
+from .matmul import multiply
 from .microsoft_transformer import DOMAIN
+from .transpose import permute
 
 _MASK = 0xFFFFFFFF
 _HASHED = frozenset({"i32", "u32", "i64", "u64", "f32", "f64"})
@@ -145,7 +146,7 @@ def word_conv_embedding(
     embedding_size: int | None = None,
 ) -> Value:
     """Words [N, L] of characters, embedded by c [characters, E], convolved with w [M, 1, k, E] and b [M]: for each word
-    the maximum over its windows of k characters, of tanh. A word is as long as it has positive characters, but none if
+    the maximum of tanh over its windows of k characters. A word is as long as it has positive characters, but none if
     the first is not, and then its embedding is 0; a character that c has not is embedded as 0."""
     if sequence.rank != 2 or sequence.dtype is not I32 or any(v.dtype is not F32 for v in (w, b, c)):
         cx.fail(f"Sequence must be int32 [N, L], the others float32; got {sequence!r}, {w!r}, {b!r} and {c!r}")
@@ -162,30 +163,23 @@ def word_conv_embedding(
         cx.fail(f"windows of {window} characters do not fit words of {length}")
     if 0 in (words, filters):
         return cx.out((words, filters), F32)
-    embedded = cx.out((words, 1, length, size), F32)
-    if embedded.size:
-        cx.emit(
-            "word_embed",
-            units=words,
-            words=sequence,
-            table=c,
-            y=embedded,
-            length=length,
-            rows=c.shape[0],
-            size=size,
-            window=window,
-        )
-    sums = conv(cx, embedded, w, b)
-    # The greatest of the values of tanh is that of the greatest sum.
+
+    def make() -> Value:
+        """What each character adds to a sum from each place of a window: [characters, k * M]."""
+        return multiply(cx, c, permute(cx, w, (filters, window, size), (2, 1, 0), (size, window * filters)))
+
     y = cx.out((words, filters), F32)
     cx.emit(
-        "word_max",
+        "word_conv",
         units=words,
         words=sequence,
-        x=sums,
+        table=cx.derived("word_conv", (w, c), make),
+        bias=b,
         y=y,
         length=length,
+        rows=c.shape[0],
         filters=filters,
-        places=length - window + 1,
+        window=window,
     )
+    # The greatest of the values of tanh is that of the greatest sum.
     return tanh(cx, y)
