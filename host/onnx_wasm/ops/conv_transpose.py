@@ -17,6 +17,7 @@ from ..registry import op
 from ..words import counted
 from ._convolution import check_weights
 from ._elementwise import FLOATS, NUMBERS, cast, require, same_type
+from ._shapes import extents
 from .conv import conv
 from .transpose import permute
 
@@ -81,6 +82,40 @@ def conv_transpose(
         y.producer = records[0]
         _allow_affine(cx, records[0], b)
     return cast(cx, y, dtype) if dtype is not x.dtype else y
+
+
+@op("ConvTransposeWithDynamicPads", domain="com.microsoft", host=("pads",))
+def conv_transpose_with_dynamic_pads(
+    cx: Context,
+    x: Value,
+    w: Value,
+    pads: Array | None = None,
+    b: Value | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Value:
+    """ConvTranspose of x [N, C, ...] and w [C, M / group, ...] by pads [2 * axes], which ONNX Runtime requires, too."""
+    if pads is None:
+        cx.fail("Pads is not given")
+    y: Value = conv_transpose(
+        cx,
+        x,
+        w,
+        b,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        output_padding=output_padding,
+        pads=extents(cx, "Pads", pads),
+        strides=strides,
+    )
+    return y
 
 
 def _constant_cast(cx: Context, w: Value) -> Value:

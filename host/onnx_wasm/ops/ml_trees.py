@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,138 +11,19 @@ from ..dtypes import F16, F32, F64, I64, U8
 from ..initializers import Initializer
 from ..registry import op
 from ._elementwise import cast
+from ._forest import LEAF, MEMBER, MISSING, NODE, WEIGHT, Forest, by_ids, forest_of
 from ._ml import ML, label_table, labels, matrix, transform
 
 # Rows of a work unit, at most 32: a tree's nodes stay in the cache for all of them.
 ROWS = 32
-_NODE = np.dtype([("feature", "<i4"), ("mode", "<i4"), ("true", "<i4"), ("false", "<i4"), ("threshold", "<f8")])
-_WEIGHT = np.dtype([("target", "<i4"), ("unused", "<i4"), ("value", "<f8")])
-_MODES = {
-    "BRANCH_LEQ": 0,
-    "BRANCH_LT": 1,
-    "BRANCH_GTE": 2,
-    "BRANCH_GT": 3,
-    "BRANCH_EQ": 4,
-    "BRANCH_NEQ": 5,
-    "LEAF": 7,
-}
-_MEMBER, _LEAF, _MISSING = 6, 7, 256
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _POSTS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-
-
-class Forest(NamedTuple):
-    """The tables that kernels_wat/trees.wat.j2 reads."""
-
-    nodes: Value
-    roots: Value
-    weights: Value
-    members: Value
-    features: int
-    targets: frozenset[int]
-    positive: bool
-    branch: int
-    """0 if every node tests x <= threshold, 1 if NaN takes the true branch of some, -1 if there are other tests."""
 
 
 def _pick(values: Sequence[float] | None, tensor: Initializer | None) -> Array:
     if tensor is not None:
         return tensor.array().reshape(-1).astype(np.float64)
     return np.array(values or (), np.float32).astype(np.float64)
-
-
-def _forest(cx: Context, nodes: Array, roots: Array, weights: Array, members: Array, targets: int) -> Forest:
-    inner = nodes[nodes["mode"] & 255 != _LEAF]
-    ends = np.concatenate([inner["true"], inner["false"], roots])
-    if ends.size and not 0 <= ends.min() <= ends.max() < len(nodes):
-        cx.fail("a branch leads to a node that does not exist")
-    if inner.size and inner["feature"].min() < 0:
-        cx.fail("a feature id is negative")
-    if weights.size and not 0 <= weights["target"].min() <= weights["target"].max() < targets:
-        cx.fail(f"target or class ids reach from {weights['target'].min()} to {weights['target'].max()}, of {targets}")
-    # Each level of the trees; a walk that is longer than there are nodes goes round in circles.
-    level = np.unique(roots)
-    for _ in range(len(nodes) + 1):
-        at = nodes[level]
-        at = at[at["mode"] & 255 != _LEAF]
-        if not at.size:
-            break
-        level = np.unique(np.concatenate([at["true"], at["false"]]))
-    else:
-        cx.fail("a branch leads back to a node above it")
-
-    # The walk through several trees looks at a feature before it knows whether the node is a leaf.
-    nodes["feature"][nodes["mode"] & 255 == _LEAF] = 0
-    # Below a number is the same as at most the one before it.
-    below = (nodes["mode"] & 255 == _MODES["BRANCH_LT"]) & (nodes["threshold"] > -np.inf)
-    nodes["threshold"][below] = np.nextafter(nodes["threshold"][below], -np.inf)
-    nodes["mode"][below] -= _MODES["BRANCH_LT"]
-    inner = nodes[nodes["mode"] & 255 != _LEAF]
-    branch = int((inner["mode"] & _MISSING).any()) if not (inner["mode"] & 255).any() else -1
-
-    def constant(array: Array) -> Value:
-        value = cx.known(array.view(np.uint8))
-        value.const = True
-        return value
-
-    return Forest(
-        nodes=constant(nodes),
-        roots=constant(roots.astype(np.int32)),
-        weights=constant(weights),
-        members=constant(members.astype(np.float64)),
-        features=int(inner["feature"].max()) + 1 if inner.size else 0,
-        targets=frozenset(np.unique(weights["target"]).tolist()),
-        positive=bool((weights["value"] >= 0).all()),
-        branch=branch,
-    )
-
-
-def _by_ids(
-    cx: Context,
-    nodes: dict[str, Array],
-    modes: Sequence[str],
-    missing: Sequence[int] | None,
-    weighted: tuple[Array, Array, Array, Array],
-    targets: int,
-) -> Forest:
-    """A forest whose nodes and weights name trees and nodes of them by number."""
-    count = len(modes)
-    if any(len(v) != count for v in nodes.values()):
-        cx.fail(f"the nodes_ attributes differ in length: {', '.join(f'{k} {len(v)}' for k, v in nodes.items())}")
-    unknown = sorted(set(modes) - set(_MODES))
-    if unknown or not count:
-        cx.fail(f"nodes_modes has {', '.join(unknown) or 'no elements'}; known modes: {', '.join(_MODES)}")
-    tree_of, node_of, target_of, weight_of = weighted
-    spread = int(max(nodes["nodeids"].max(), nodes["truenodeids"].max(), nodes["falsenodeids"].max(), 0)) + 1
-    codes = nodes["treeids"] * spread + nodes["nodeids"]
-    order = np.argsort(codes, kind="stable")
-
-    def find(trees: Array, ids: Array) -> Array:
-        wanted = trees * spread + ids
-        places = np.minimum(np.searchsorted(codes[order], wanted), count - 1)
-        if ids.size and (ids.min() < 0 or ids.max() >= spread or (codes[order][places] != wanted).any()):
-            cx.fail("an id names a node that its tree does not have")
-        return order[places]
-
-    table = np.zeros(count, _NODE)
-    table["feature"] = nodes["featureids"]
-    table["threshold"] = nodes["values"]
-    table["mode"] = [_MODES[m] for m in modes]
-    leaf = table["mode"] == _LEAF
-    inner = np.flatnonzero(~leaf)
-    for field in ("true", "false"):
-        table[field][inner] = find(nodes["treeids"][inner], nodes[field + "nodeids"][inner])
-    if missing:
-        table["mode"] += np.where(np.array(missing) == 1, _MISSING, 0).astype(np.int32)
-    owner = find(tree_of, node_of)
-    by_leaf = np.argsort(owner, kind="stable")
-    weights = np.zeros(len(owner), _WEIGHT)
-    weights["target"], weights["value"] = target_of[by_leaf], weight_of[by_leaf]
-    leaves = np.flatnonzero(leaf)
-    table["true"][leaves] = np.searchsorted(owner[by_leaf], leaves)
-    table["false"][leaves] = np.searchsorted(owner[by_leaf], leaves, "right") - table["true"][leaves]
-    roots = np.flatnonzero(np.diff(nodes["treeids"], prepend=nodes["treeids"][0] - 1))
-    return _forest(cx, table, roots, weights, np.zeros(0), targets)
 
 
 def _run(cx: Context, x: Value, forest: Forest, targets: int, aggregate: int) -> tuple[Value, Value]:
@@ -170,7 +50,8 @@ def _run(cx: Context, x: Value, forest: Forest, targets: int, aggregate: int) ->
             targets=targets,
             aggregate=max(1, aggregate),
             narrow=int(x.dtype is not F64),
-            branch=forest.branch,
+            tests=forest.tests,
+            missing=int(forest.missing),
         )
     return scores, has
 
@@ -212,6 +93,30 @@ def _regress(
             wide=int(wide),
         )
     return y
+
+
+def _classify_one(
+    cx: Context, scores: Value, base: Value, y: Value, label: Value, table: Value, post: int, narrow: int
+) -> None:
+    rows = y.shape[0]
+    if not rows:
+        return
+    if base.size:
+        cx.emit("trees_base", units=rows, scores=scores, base=base, k=1, divisor=1.0, narrow=narrow)
+    cx.emit(
+        "ml_classify",
+        units=rows,
+        scores=scores,
+        work=cx.work(8 * rows * 3),
+        y=y,
+        label=label,
+        labels=table,
+        k=1,
+        outputs=1,
+        post=post,
+        second=-1,
+        wide=0,
+    )
 
 
 def _ints(values: Sequence[int] | None) -> Array:
@@ -264,7 +169,7 @@ def tree_ensemble_regressor(
             _ints(target_ids),
             _pick(target_weights, target_weights_as_tensor),
         )
-        forest = _by_ids(cx, nodes, nodes_modes or (), nodes_missing_value_tracks_true, weighted, n_targets)
+        forest = by_ids(cx, nodes, nodes_modes or (), nodes_missing_value_tracks_true, weighted, n_targets)
         base = _pick(base_values, base_values_as_tensor)
         return forest, _constant(cx, base) if len(base) == n_targets else None
 
@@ -301,10 +206,11 @@ def tree_ensemble_classifier(
     post_transform: str = "NONE",
 ) -> tuple[Value | HostView, Value]:
     """The class with the largest sum of leaf weights, and the sums. Of two classes the second's sum decides: above 0.5
-    if all weights are of one class and none is negative, else above 0."""
+    if all weights are of one class and none is negative, else above 0. Of a single one only strings are labels; else
+    the label is whether the sum is above 0, as ONNX Runtime has it."""
     classes = len(classlabels_strings or classlabels_int64s)
-    if classes < 2:
-        cx.fail(f"{classes} class labels, needs at least 2")
+    if not classes:
+        cx.fail("there are no class labels")
 
     def make() -> tuple[Forest, Value]:
         nodes = {
@@ -321,7 +227,7 @@ def tree_ensemble_classifier(
             _ints(class_ids),
             _pick(class_weights, class_weights_as_tensor),
         )
-        forest = _by_ids(cx, nodes, nodes_modes or (), nodes_missing_value_tracks_true, weighted, classes)
+        forest = by_ids(cx, nodes, nodes_modes or (), nodes_missing_value_tracks_true, weighted, classes)
         return forest, _constant(cx, _pick(base_values, base_values_as_tensor))
 
     forest, base = cx.derived((cx.node, "forest"), (), make)
@@ -329,7 +235,12 @@ def tree_ensemble_classifier(
     scores, has = _run(cx, x, forest, classes, 1)
     label, y = cx.out((x.shape[0],), I64), cx.out(scores.shape, F32)
     post, table = transform(cx, post_transform), label_table(cx, classlabels_int64s, classlabels_strings)
-    if y.size:
+    if classes == 1:
+        if base.size > 1:
+            cx.fail(f"{base.size} base values for one class")
+        table = table if classlabels_strings else cx.known(np.array([0, 1], np.int64))
+        _classify_one(cx, scores, base, y, label, table, post, int(x.dtype is not F64))
+    elif y.size:
         cx.emit(
             "trees_classify",
             units=x.shape[0],
@@ -381,16 +292,16 @@ def tree_ensemble(
         branches = (nodes_truenodeids, nodes_trueleafs, nodes_falsenodeids, nodes_falseleafs, nodes_featureids, splits)
         if any(len(b) != count for b in branches) or leaf_weights.size != leaves:
             cx.fail("the nodes_ attributes, or the leaf_ attributes, differ in length")
-        if count and not 0 <= modes.min() <= modes.max() <= _MEMBER:
-            cx.fail(f"nodes_modes reach from {modes.min()} to {modes.max()}, must be in [0, {_MEMBER}]")
-        table = np.zeros(count + leaves, _NODE)
+        if count and not 0 <= modes.min() <= modes.max() <= MEMBER:
+            cx.fail(f"nodes_modes reach from {modes.min()} to {modes.max()}, must be in [0, {MEMBER}]")
+        table = np.zeros(count + leaves, NODE)
         inner, outer = table[:count], table[count:]
         inner["feature"], inner["threshold"], inner["mode"] = nodes_featureids, splits, modes
         inner["true"] = np.array(nodes_truenodeids) + np.where(np.array(nodes_trueleafs) == 1, count, 0)
         inner["false"] = np.array(nodes_falsenodeids) + np.where(np.array(nodes_falseleafs) == 1, count, 0)
         values = np.zeros(0) if membership_values is None else membership_values.array().reshape(-1).astype(np.float64)
         marks = np.flatnonzero(np.isnan(values))
-        sets = np.flatnonzero(modes == _MEMBER)
+        sets = np.flatnonzero(modes == MEMBER)
         if len(sets) > len(marks):
             cx.fail(f"membership_values has {len(marks)} sets, the nodes have {len(sets)}")
         begins = np.concatenate([[0], marks[:-1] + 1])[: len(sets)] if len(sets) else np.zeros(0)
@@ -398,11 +309,11 @@ def tree_ensemble(
         bounds[sets, 0], bounds[sets, 1] = begins, marks[: len(sets)] - begins
         inner["threshold"][sets] = np.ascontiguousarray(bounds).view(np.float64).reshape(-1)[sets]
         if nodes_missing_value_tracks_true:
-            inner["mode"] += np.where(np.array(nodes_missing_value_tracks_true) == 1, _MISSING, 0).astype(np.int32)
-        outer["mode"], outer["true"], outer["false"] = _LEAF, np.arange(leaves), 1
-        weights = np.zeros(leaves, _WEIGHT)
+            inner["mode"] += np.where(np.array(nodes_missing_value_tracks_true) == 1, MISSING, 0).astype(np.int32)
+        outer["mode"], outer["true"], outer["false"] = LEAF, np.arange(leaves), 1
+        weights = np.zeros(leaves, WEIGHT)
         weights["target"], weights["value"] = leaf_targetids, leaf_weights.array().reshape(-1).astype(np.float64)
-        return _forest(cx, table, np.array(tree_roots), weights, values, n_targets)
+        return forest_of(cx, table, np.array(tree_roots), weights, values, n_targets)
 
     forest = cx.derived((cx.node, "forest"), (), make)
     post = transform(cx, _POSTS[post_transform])

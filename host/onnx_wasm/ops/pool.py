@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..context import Context, Value
-from ..dtypes import F32, F64, I8, I64, U8, DType
+from ..dtypes import F32, F64, I8, I32, I64, U8, DType
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ._widen import widened
@@ -170,6 +170,51 @@ def max_pool(
                 mw=mw,
             )
     return y, indices
+
+
+@op("MaxpoolWithMask", domain="com.microsoft")
+def masked_max_pool(
+    cx: Context,
+    x: Value,
+    mask: Value,
+    *,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    auto_pad: str = "NOTSET",
+    storage_order: int = 0,
+) -> Value:
+    """The maximum of each window of x [N, C, ...], of each of its rows only what lies before the first 0 of the mask
+    [M, K, ...]; the lowest float if that is nothing. As in ONNX Runtime plane i takes the mask's elements from number
+    (i * size of a plane) mod (M * K) on, and the first of more than one axis never ends a row."""
+    if x.dtype is not F32 or mask.dtype is not I32:
+        cx.fail(f"X must be float32 and the mask int32, got {x!r} and {mask!r}", UnsupportedModelError)
+    axes = window(cx, x, kernel_shape, strides, pads, None, auto_pad, 0)
+    if len(axes) > 3:
+        cx.fail(f"pooling over {len(axes)} dimensions is not implemented", UnsupportedModelError)
+    if mask.rank != x.rank or mask.shape[2:] != x.shape[2:]:
+        cx.fail(f"the mask is {mask!r}, must have the spatial dimensions of {x!r}")
+    y = cx.out(_shape(x, axes), F32)
+    if y.size:
+        masks, plane = math.prod(mask.shape[:2]), math.prod(x.shape[2:])
+        if not masks:
+            cx.fail(f"the mask {mask!r} has no planes")
+        d, h, w = [_NO_AXIS] * (3 - len(axes)) + axes
+        placed = {"d": d, "h": h, "w": w}
+        fields = {"o": "out", "i": "size", "k": "kernel", "s": "stride", "p": "begin"}
+        geometry = {f + n: getattr(axis, field) for n, axis in placed.items() for f, field in fields.items()}
+        cx.emit(
+            "maxpool_masked",
+            units=y.size // w.out,
+            x=x,
+            mask=mask,
+            y=y,
+            **geometry,
+            step=plane % masks,
+            masks=masks,
+            first=int(len(axes) > 1),
+        )
+    return y
 
 
 @op("AveragePool")

@@ -1,13 +1,14 @@
-"""RoiAlign and MaxRoiPool: regions of an image made equal in size."""
+"""RoiAlign, MaxRoiPool and CropAndResize: regions of an image made equal in size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..context import Context, Value
-from ..dtypes import F32, F64, I64
+from ..context import Array, Context, Value
+from ..dtypes import F32, F64, I32, I64
 from ..registry import op
 from ._elementwise import FLOATS, cast, require, same_type
+from ._shapes import extents
 from .sampling import sample_scratch
 
 
@@ -118,5 +119,51 @@ def max_roi_pool(
             o_h=pooled_shape[0],
             o_w=pooled_shape[1],
             scale=spatial_scale,
+        )
+    return cast(cx, y, given)
+
+
+@op("CropAndResize", domain="com.microsoft", host=("crop_size",))
+def crop_and_resize(
+    cx: Context,
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    crop_size: Array,
+    *,
+    extrapolation_value: float = 0.0,
+    mode: str = "bilinear",
+) -> Value:
+    """Regions [n, 4] (first row, column, last row, column, of 0 to 1) of x [N, C, H, W], each of ``crop_size`` samples
+    that begin and end at its corners; ``extrapolation_value`` outside of the image."""
+    given = same_type(cx, x, rois)
+    require(cx, x, FLOATS)
+    if x.rank != 4 or batch_indices.rank != 1 or rois.shape != (*batch_indices.shape, 4):
+        cx.fail(f"X must be [N, C, H, W], rois [n, 4], batch_indices [n]; got {x!r}, {rois!r} and {batch_indices!r}")
+    if batch_indices.dtype is not I32:
+        cx.fail(f"batch_indices must be int32, got {batch_indices!r}")
+    if mode not in ("bilinear", "nearest"):
+        cx.fail(f"mode {mode!r} is none of bilinear, nearest")
+    size = extents(cx, "crop_size", crop_size)
+    if len(size) != 2 or min(size) < 1:
+        cx.fail(f"crop_size is {size}, must be two positive sizes")
+    dtype = F64 if given is F64 else F32
+    y = cx.out((rois.shape[0], x.shape[1], *size), dtype)
+    if y.size:
+        cx.emit(
+            f"roi_crop_{dtype.short}",
+            units=rois.shape[0] * size[0],
+            x=cast(cx, x, dtype),
+            rois=cast(cx, rois, dtype),
+            batch=batch_indices,
+            y=y,
+            images=x.shape[0],
+            channels=x.shape[1],
+            h=x.shape[2],
+            w=x.shape[3],
+            o_h=size[0],
+            o_w=size[1],
+            outside=extrapolation_value,
+            nearest=int(mode == "nearest"),
         )
     return cast(cx, y, given)

@@ -10,7 +10,7 @@ from ..context import Array, Context, Value
 from ..dtypes import STRING
 from ..layout import whole
 from ..registry import op
-from ._copy import Dim, collapse, copy, normal_axes, strides
+from ._copy import Dim, collapse, copy, normal_axes, normal_axis, strides
 from ._narrow import by_bytes
 from ._shapes import extents
 
@@ -71,6 +71,24 @@ def _slice(
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         picked[axis] = _places(x.shape[axis], start, end, step)
     return pick(cx, x, picked)
+
+
+@op("UnfoldTensor", domain="com.microsoft")
+@by_bytes
+def unfold(cx: Context, x: Value, *, size: int, dim: int = -1, step: int = 1) -> Value:
+    """Slices of ``size`` places at every ``step`` of an axis: one for each place of that axis in y, whose last axis
+    holds them."""
+    axis = normal_axis(cx, dim, x.rank)
+    if step < 1 or not 1 <= size <= x.shape[axis]:
+        cx.fail(f"slices of {size} at steps of {step} do not fit axis {dim} of {x!r}")
+    shape = [*x.shape, size]
+    shape[axis] = (x.shape[axis] - size) // step + 1
+    y = cx.out(shape, x.dtype)
+    steps = strides(x.shape)
+    steps.append(steps[axis])
+    steps[axis] *= step
+    copy(cx, x, y, zip(shape, steps, strides(shape), strict=True))
+    return y
 
 
 def pick(cx: Context, x: Value, picked: Sequence[range]) -> Value:
