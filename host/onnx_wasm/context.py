@@ -294,7 +294,7 @@ class Context:
         self._derived = {} if derived is None else derived
         self._evaluate = evaluate
         self._fuse = fuse
-        self._threads = threads
+        self.threads = threads
         self._recipe: Recipe | None = None
 
     # Values
@@ -318,8 +318,8 @@ class Context:
     def scratch(self, nbytes: int) -> Value:
         """Working memory for one range of units at a time: each thread has ``nbytes`` of its own. The kernel's argument
         is of the kind "scratch"; contents are undefined before and after."""
-        stride = 0 if self._threads == 1 else -(-nbytes // _LINE) * _LINE
-        value = self.work(stride * self._threads or nbytes)
+        stride = 0 if self.threads == 1 else -(-nbytes // _LINE) * _LINE
+        value = self.work(stride * self.threads or nbytes)
         value.stride = stride
         return value
 

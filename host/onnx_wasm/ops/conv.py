@@ -111,9 +111,10 @@ def _emit_product(cx: Context, x: Value, w: Value, b: Value | None, y: Value, g:
     if positions == 1 and g.kernel == g.input and not any(g.pads) and set(g.dilations) == {1}:
         pointwise = True
     patches, kc, nc, lines = _blocks(g, channels, pointwise)
-    # Few positions: threads share the rows, so that each weight is read by one of them only.
+    # Few positions: threads share the rows, so that each weight is read by one of them only, and each makes the patches
+    # once.
     by_rows = positions <= BLOCK_N and m >= 32
-    unit = 16 if by_rows else 32
+    unit = max(16, -(-m // (4 * cx.threads)) * 4) if by_rows else 32
     per_image = -(-(m if by_rows else positions) // unit)
     record = cx.emit(
         "conv_f32",

@@ -19,8 +19,9 @@ _LINE_MORE = 32
 _PATCH_BYTES = 262144
 # 36 * 255 * 255 times so many, four times the largest sum of products, fits in 32 bits.
 MOST_CHANNELS = 896
-# Tiles of 2x2 outputs that are filtered together: as many as take so many bytes, and units for threads to share.
-MOST_TILES, BLOCK_BYTES, UNITS = 256, 1 << 20, 4
+# Tiles of 2x2 outputs that are filtered together: at most so many, and as many as take so many bytes. The weights are
+# brought to the points anew for each such block.
+MOST_TILES, BLOCK_BYTES = 256, 1 << 20
 
 
 def pack_rows(cx: Context, w: Value, m: int, k: int) -> Value:
@@ -140,7 +141,8 @@ def _emit_filtered(
     padded_channels, k = -(-channels // 8) * 8, 9 * channels
     tiles_h, tiles_w = -(-o_h // 2), -(-o_w // 2)
     most = max(16, min(MOST_TILES, BLOCK_BYTES // (32 * padded_channels)))
-    most = min(most, max(16, -(-batch * group * tiles_h * tiles_w // UNITS)))
+    if cx.threads > 1:
+        most = min(most, max(16, -(-batch * group * tiles_h * tiles_w // (2 * cx.threads))))
     cols = tiles_w if tiles_w <= most else even(tiles_w, most)
     rows = min(tiles_h, max(1, most // cols))
     rows = -(-tiles_h // -(-tiles_h // rows))
