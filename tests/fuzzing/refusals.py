@@ -27,7 +27,7 @@ STRICTER = [
     (r"Expand .* shape must have one dimension", "native takes a scalar for a shape"),
     (r"PRelu .* slope .* does not broadcast to", "native broadcasts both ways"),
     (r"CumSum .* must hold one element", "native looks at no axis where there is nothing to sum"),
-    (r"GatherND .* tuples of .*\[(\d+, )*0\]\) do not fit", "native takes tuples of no index"),
+    (r"GatherND .* tuples of .*\[(\d+, )*0\]\)? do not fit", "native takes tuples of no index"),
     (r"CenterCropPad .* must not be negative", "native slices to negative extents"),
     (r"Gelu .* approximate is", "native expands it, and takes any other word for none"),
     (r"(Resize|Upsample) .* (sizes|scales) \[\[.* numbers", "native looks at no shape of sizes and scales"),
