@@ -37,7 +37,7 @@ STRICTER = [
     ),
 ]
 
-# What this package computes although native refuses it: (part of native's message, reason).
+# What this package computes although native refuses it: (parts of native's message, " ... " between them; reason).
 LOOSER = [
     ("output_padding", "more output padding than a stride is more zeros"),
     ("pool_attributes.h:88", "padding as wide as the window is padding all the same"),
@@ -48,7 +48,12 @@ LOOSER = [
     ("Scale value should be greater than 0", "a size of 0 is an image without elements"),
     ("Subgraph must have the shape set", "native must know the shapes of what a body gives before it runs"),
     ("k tensor should be a 1D tensor of size 1", "a scalar is as good as a vector of one element"),
-    ("Op (QLinearAdd) [TypeInferenceError]", "the zero point of the result is optional"),
+    ("Op (QLinearAdd) [TypeInferenceError]", "zero points are optional"),
+    ("Op (QLinearMul) [TypeInferenceError]", "zero points are optional"),
+    (
+        "running SplitToSequence ... void onnxruntime::Tensor::Reshape",
+        "keepdims does not count where the split is given",
+    ),
     ("K input must be a one-dimensional", "a scalar is as good as a vector of one element"),
     ("padding values must be non-negative", "SAME pads that would be negative are 0"),
     ("Unsupported pooling size", "pools of more dimensions than 3 are global pools all the same"),
