@@ -104,6 +104,16 @@ def test_old_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert disk_cache.load("code0") is None
 
 
+def test_kinds_do_not_drive_each_other_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONNX_WASM_CACHE", str(tmp_path))
+    disk_cache.store("schemas-1", b"kept")
+    os.utime(tmp_path / "schemas-1.bin", (1, 1))
+    for i in range(10):
+        disk_cache.store(f"code{i}", b"code")
+    assert disk_cache.load("schemas-1") == b"kept"
+    assert len(list(tmp_path.iterdir())) == 7
+
+
 def test_where_it_is_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONNX_WASM_CACHE", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")

@@ -72,8 +72,7 @@ def test_sums(
         used = kernels(harness, patch)
         y = harness.op(conv_integer, inputs, **how)
         split = harness.op(conv_integer, inputs, weights=(1, 3) if zeros else (1,), split=3, **how)
-    if not (group == x.shape[1] and m <= 2):
-        assert f"qwinograd_{'u8' if types[0] is np.uint8 else 'i8'}" in used
+    assert f"qwinograd_{'u8' if types[0] is np.uint8 else 'i8'}" in used
     np.testing.assert_array_equal(y, expected)
     np.testing.assert_array_equal(split, y)
 

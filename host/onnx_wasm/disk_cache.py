@@ -95,7 +95,9 @@ def store(name: str, content: bytes) -> None:
 
 
 def _tidy(place: Path) -> None:
-    files = sorted(place.glob("*.bin"), key=lambda p: p.stat().st_mtime, reverse=True)
-    for file in files[_KEPT:]:
-        with contextlib.suppress(OSError):
-            file.unlink()
+    every = sorted(place.glob("*.bin"), key=lambda p: p.stat().st_mtime, reverse=True)
+    # Of each kind, by what is before a hyphen.
+    for kind in {f.stem.rpartition("-")[0] for f in every}:
+        for file in [f for f in every if f.stem.rpartition("-")[0] == kind][_KEPT:]:
+            with contextlib.suppress(OSError):
+                file.unlink()

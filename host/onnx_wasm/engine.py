@@ -70,7 +70,6 @@ def manifest() -> Manifest:
 
 
 @functools.cache
-@functools.cache
 def wasmtime_version() -> str:
     """The installed version of wasmtime, e.g. "50.0.1"."""
     return importlib.metadata.version("wasmtime")

@@ -73,9 +73,9 @@ class Env:
     @property
     def versions(self) -> dict[str, str]:
         """Of this package and of what it stands on."""
-        from importlib.metadata import version
+        import onnx
 
-        return {"onnx_wasm": VERSION, "wasmtime": wasmtime_version(), "onnx": version("onnx")}
+        return {"onnx_wasm": VERSION, "wasmtime": wasmtime_version(), "onnx": onnx.__version__}
 
 
 env = Env()

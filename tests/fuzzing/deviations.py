@@ -91,6 +91,14 @@ def _offset(question: Question) -> bool:
     return bool(q.shape[-2] != k.shape[-2])
 
 
+def _one_row(question: Question) -> bool:
+    """Causal attention whose mask has one row for all queries."""
+    q, mask = question.input(0), question.input(3)
+    if question.op != "Attention" or not question.is_causal or q is None or mask is None or mask.ndim < 2:
+        return False
+    return bool(mask.shape[-2] == 1 != q.shape[-2])
+
+
 def _nothing(question: Question) -> bool:
     axes = question.input(1)
     return question.op == "Squeeze" and axes is not None and axes.size == 0
@@ -335,6 +343,7 @@ DEVIATIONS: list[Deviation] = [
     Deviation("reference", "infinity passes where no bound is given", lambda q: q.op == "Clip" and special(q)),
     Deviation("native", "ends by a condition that is to be ignored", _heeds),
     Deviation("native", "aligns the last query with the last key, not with the past", _offset),
+    Deviation("reference", "makes the causal mask of as many rows as the other mask has", _one_row),
     Deviation(
         "reference",
         "shows scores with the softcap in them",

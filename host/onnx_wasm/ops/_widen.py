@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ..context import Context, Value
 from ..dtypes import BF16, F16, F32, DType
+from ..errors import UnsupportedModelError
 from ._elementwise import cast
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,6 +29,20 @@ def widened(function: Function) -> Function:
         return _narrow(cx, result, narrow)
 
     return op  # type: ignore[return-value]
+
+
+def only_floats(cx: Context, *values: Value | None) -> None:
+    """Demand floats of 32 or 16 bits, of those that are given."""
+    for x in values:
+        if x is not None and x.dtype not in (F32, F16, BF16):
+            cx.fail(f"{x} must be float32, float16 or bfloat16", UnsupportedModelError)
+
+
+def only_f32(cx: Context, *values: Value | None) -> None:
+    """Demand f32, once those of the first input's type are ``widened``, of those that are given."""
+    for x in values:
+        if x is not None and x.dtype is not F32:
+            cx.fail(f"{x} must be a float of the first input's type", UnsupportedModelError)
 
 
 def wide_type(x: Value) -> DType:

@@ -229,7 +229,7 @@ def multi_head_attention(
 
 
 def split(cx: Context, x: Value, heads: int) -> Heads:
-    if x.rank != 3 or x.shape[2] % heads:
+    if x.rank != 3 or heads < 1 or x.shape[2] % heads:
         cx.fail(f"{x} must have rank 3, and columns that divide into {heads} heads")
     return by_row(x, heads)
 
@@ -381,6 +381,8 @@ def _cached(
     cx: Context, past: Value | None, x: Heads, batch: int, capacity: int, lengths: Value | None, more: int
 ) -> Value:
     """The past, then from row ``lengths`` + ``more`` of each batch on (0 without) the rows of ``x``."""
+    if lengths is not None and capacity < x.rows:
+        cx.fail(f"{counted(x.rows, 'row')} do not fit in a cache of {capacity}")
     y = cx.out((batch, x.heads, capacity, x.size), F32)
     held = 0 if past is None else past.shape[2]
     if past is not None and held == capacity:

@@ -106,6 +106,8 @@ def decoder_masked_multi_head_attention(
 
 def _token(cx: Context, query: Value, key: Value | None, value: Value | None, heads: int) -> tuple[Heads, Heads, Heads]:
     """Query, key and value of the new token, apart or side by side in ``query``."""
+    if heads < 1:
+        cx.fail(f"num_heads is {heads}, must be at least 1")
     query = f32(cx, query)
     if key is not None and value is not None:
         q, k, v = (split(cx, x, heads) for x in (query, f32(cx, key), f32(cx, value)))
@@ -129,6 +131,8 @@ def _shifted(cx: Context, bias: Value | None, batch: int, width: int, *rows: Hea
 
 def _appended(cx: Context, past: Value, x: Heads, batch: int, lengths: Value) -> Value:
     """The cache with the new row of each head behind ``lengths`` others."""
+    if not past.shape[2]:
+        cx.fail(f"the cache {past} has no room for a row")
     y = cx.out(past.shape, F32)
     copy_flat(cx, past, y)
     if x.heads * batch * x.size:

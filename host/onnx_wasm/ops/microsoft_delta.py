@@ -15,7 +15,7 @@ from . import activation as activations
 from . import binary, transpose
 from ._copy import copy, wanted
 from ._elementwise import cast, flat
-from ._widen import wide
+from ._widen import only_floats, wide
 from .microsoft_linear import DOMAIN, linear_attention
 from .rownorm import lp_normalization
 
@@ -66,6 +66,7 @@ def gated_delta_net(
         cx.fail("cu_seqlens and state_update are not supported", UnsupportedModelError)
     if update_rule not in ("linear", "gated", "delta", "gated_delta"):
         cx.fail(f"update_rule {update_rule!r} is not one of linear, gated, delta and gated_delta")
+    only_floats(cx, query, key, value, decay, beta, a_log, dt_bias)
     if key is not None and value is not None:
         t, lead = _apart(cx, query, key, value, initial_state), query.shape[:-2]
     elif key is None and value is None:

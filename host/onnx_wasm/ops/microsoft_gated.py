@@ -14,7 +14,7 @@ from . import activation as activations
 from . import binary, rownorm
 from ._copy import wanted
 from ._elementwise import cast
-from ._widen import as_type, widened
+from ._widen import as_type, only_f32, only_floats, widened
 
 DOMAIN = "com.microsoft"
 
@@ -26,6 +26,7 @@ def gated_rms_norm(
 ) -> Value:
     """RMSNormalization of x [..., heads * n] over every n elements, n being the size of ``scale``, times the activation
     of gate."""
+    only_f32(cx, x, scale, gate)
     if activation not in ("silu", "swish", "sigmoid"):
         cx.fail(f"activation {activation!r} is not supported", UnsupportedModelError)
     if gate.shape != x.shape:
@@ -44,6 +45,8 @@ def branchwise_rms_norm(
     cx: Context, x: Value, scale: Value | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
 ) -> Value:
     """RMSNormalization of each branch: x is [..., branches, n], or [..., branches * n] with num_branches."""
+    only_f32(cx, x)
+    only_floats(cx, scale)
     if num_branches < 0 or x.rank < (1 if num_branches else 2) or (num_branches and x.shape[-1] % num_branches):
         cx.fail(f"{x} must be [..., branches, n], or have columns that num_branches, {num_branches}, divides")
     branches = num_branches or x.shape[-2]
@@ -62,6 +65,7 @@ def branchwise_rms_norm(
 @op("ScaledSiLU", domain=DOMAIN)
 def scaled_silu(cx: Context, x: Value, scale: Value | None = None, *, alpha: float = 1.0) -> Value:
     """z sigmoid(z) with z = scale x, or alpha x without it; rounded to the type of x after each step."""
+    only_floats(cx, x, scale)
     if scale is not None and scale.rank:
         cx.fail(f"scale {scale} must be a scalar")
     factor = cx.known(np.array(alpha, np.float32)) if scale is None else as_type(cx, scale, F32)
@@ -78,6 +82,7 @@ def gated_add(cx: Context, x: Value, y: Value, gate: Value, gate_weight: Value |
     """x + y * gate, gate being one number for each row."""
     if gate_weight is not None:
         cx.fail("gate_weight is not supported", UnsupportedModelError)
+    only_floats(cx, x, y, gate)
     if x.rank == 0 or y.shape != x.shape or gate.shape != (*x.shape[:-1], 1):
         cx.fail(f"{y} must have the shape of {x}, and gate {gate} one column in its place")
     return binary.add(cx, x, binary.mul(cx, y, gate))
@@ -88,6 +93,7 @@ def linear_attention_gate(
     cx: Context, a: Value, dt_bias: Value, decay_scale: Value, b: Value | None = None
 ) -> tuple[Value, Value | None]:
     """decay_scale * Softplus(a + dt_bias), and Sigmoid(b); computed in f32."""
+    only_floats(cx, a, b)
     heads = a.shape[-1] if a.rank else 0
     if dt_bias.shape != (heads,) or decay_scale.shape != (heads,) or {dt_bias.dtype, decay_scale.dtype} != {F32}:
         cx.fail(f"dt_bias {dt_bias} and decay_scale {decay_scale} must be float32{[heads]}")

@@ -13,7 +13,7 @@ from . import activation as activations
 from . import transpose
 from ._copy import copy, fill
 from ._elementwise import cast, flat
-from ._widen import wide, widened
+from ._widen import only_f32, only_floats, wide, widened
 from .conv import conv
 
 DOMAIN = "com.microsoft"
@@ -42,6 +42,7 @@ def linear_attention(
     heads * d], value [batch, tokens, kv heads * dv], and a state [batch, kv heads, d, dv], the second output."""
     if state_window:
         cx.fail("state_window is not supported", UnsupportedModelError)
+    only_floats(cx, query, key, value, past_state, decay, beta)
     if update_rule not in ("linear", "gated", "delta", "gated_delta"):
         cx.fail(f"update_rule {update_rule!r} is not one of linear, gated, delta and gated_delta")
     if any(x.rank != 3 or x.shape[:2] != query.shape[:2] for x in (query, key, value)):
@@ -122,6 +123,7 @@ def causal_conv_with_state(
     x, (taps - 1) * dilation elements."""
     if input_channel_offset or input_channels or state_channels_last != -1 or state_length or state_update_capacity:
         cx.fail("selected channels, and states of other lengths and layouts, are not supported", UnsupportedModelError)
+    only_f32(cx, x, weight, bias, past_state)
     if ndim != 1 or state_window:
         cx.fail(f"ndim {ndim} and state_window {state_window} are not supported", UnsupportedModelError)
     if activation not in ("none", "silu", "swish"):

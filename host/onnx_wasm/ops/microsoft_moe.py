@@ -12,7 +12,7 @@ from ..registry import op
 from . import activation as activations
 from . import binary
 from ._elementwise import flat
-from ._widen import widened
+from ._widen import only_f32, widened
 from .matmul import BLOCK_M, TILE_BYTES, split_k
 from .softmax import softmax_over
 
@@ -238,6 +238,10 @@ def moe(
     formulas are those of onnxruntime's schema and its CPU kernel, where Gelu is that by tanh."""
     if use_sparse_mixer or swiglu_limit_after_activation:
         cx.fail("use_sparse_mixer and swiglu_limit_after_activation are not supported", UnsupportedModelError)
+    only_f32(
+        cx, x, router_probs, fc1_experts_weights, fc1_experts_bias, fc2_experts_weights, fc2_experts_bias,
+        fc3_experts_weights, fc3_experts_bias,
+    )  # fmt: skip
     rows, hidden = rows_of(cx, x)
     if fc2_experts_weights is None:
         cx.fail("fc2_experts_weights is missing")

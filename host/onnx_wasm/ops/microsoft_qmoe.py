@@ -10,7 +10,7 @@ from ..errors import UnsupportedModelError
 from ..registry import op
 from ._copy import copy
 from ._elementwise import cast
-from ._widen import as_type, widened
+from ._widen import as_type, only_f32, only_floats, widened
 from .matmul import split_k
 from .microsoft_moe import DOMAIN, Gate, Routes, emit_product, mixed, route_by, rows_of
 
@@ -97,6 +97,10 @@ def qmoe(
             " supported",
             UnsupportedModelError,
         )
+    only_f32(cx, x, router_probs, router_weights)
+    only_floats(
+        cx, fc1_scales, fc2_scales, fc3_scales, fc1_experts_bias, fc2_experts_bias, fc3_experts_bias
+    )  # fmt: skip
     rows, hidden = rows_of(cx, x)
     if fc2_experts_weights is None:
         cx.fail("fc2_experts_weights is missing")

@@ -12,7 +12,7 @@ from ..dtypes import F32, I64
 from ..errors import UnsupportedModelError
 from ..registry import op
 from ..words import counted
-from ._widen import widened
+from ._widen import only_f32, widened
 from .attention import Heads, by_head, by_row
 from .binary import mul
 
@@ -164,6 +164,7 @@ def multimodal_rotary_embedding(
 ) -> Any:
     """A row of x has three positions, of time, height and width: position_ids [3, batch, rows]. Each is that of a
     section of the columns of the caches, as onnxruntime's schema describes it."""
+    only_f32(cx, x, cos_cache, sin_cache)
     if x.rank == 3 and num_heads < 1:
         cx.fail("num_heads is required for an input of rank 3")
     heads = _heads(cx, x, num_heads, 0)

@@ -102,9 +102,10 @@ def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
 def mean_variance_normalization(cx: Context, x: Value, *, axes: Sequence[int] = (0, 2, 3)) -> Value:
     """(x - mean) / (standard deviation + 1e-9) over some axes."""
     check_float(cx, x)
+    over = normalize_axes(cx, axes, x.rank)
     y = cx.out(x.shape, x.dtype, reuse=(x,))
     if y.size:
-        groups = group(x.shape, normalize_axes(cx, axes, x.rank))
+        groups = group(x.shape, over)
         reduced = groups.reduced or [(1, 1)]
         n, outer = (reduced[0][0], reduced[1:]) if groups.last else (1, reduced)
         kept = math.prod(size for size, _ in groups.kept)
