@@ -302,6 +302,14 @@ def test_bad_calls(harness: Harness, scale: tuple[int, ...], attributes: dict[st
         harness.op(quantize_linear, [sample((3, 4)), np.ones(scale, np.float32)], **attributes)
 
 
+def test_zero_points_of_another_shape(harness: Harness) -> None:
+    x, scale = np.array([[3, 4]], np.uint8), np.float32([1, 2])
+    with pytest.raises(ShapeError, match=r"differ in shape"):
+        harness.op(dequantize_linear, [x, scale, np.array([[1, 2]], np.uint8)], axis=1)
+    with pytest.raises(ShapeError, match=r"differ in shape"):
+        harness.op(quantize_linear, [x.astype(np.float32), scale, np.array([[1, 2]], np.uint8)], axis=1)
+
+
 def test_zero_point_of_another_type(harness: Harness) -> None:
     x, scale = integers((3,), np.int8), np.array(1, np.float32)
     with pytest.raises(ShapeError, match="zero point is uint8"):

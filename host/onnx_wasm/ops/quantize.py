@@ -46,7 +46,7 @@ def limits(dtype: DType) -> tuple[int, int]:
 
 def _walk(cx: Context, x: Value, scale: Value, zero: Value | None, axis: int, block: int) -> dict[str, int]:
     """Which scale each element has, as kernels_wat/quant.wat.j2 describes it."""
-    if zero is not None and zero.size != scale.size:
+    if zero is not None and (zero.size != scale.size or (zero.size > 1 and zero.shape != scale.shape)):
         cx.fail(f"scale {scale!r} and zero point {zero!r} differ in shape")
     if not block and scale.size == 1 and scale.rank <= 1:
         return {"axis": x.size, "block": x.size, "blocks": 1, "outer_stride": 0, "inner": 1}
