@@ -302,6 +302,12 @@ def test_bad_calls(harness: Harness, scale: tuple[int, ...], attributes: dict[st
         harness.op(quantize_linear, [sample((3, 4)), np.ones(scale, np.float32)], **attributes)
 
 
+def test_a_block_that_is_longer_than_the_axis(harness: Harness) -> None:
+    x, scale = np.arange(6, dtype=np.uint8).reshape(3, 2), np.float32([[2, 3]])
+    y = harness.op(dequantize_linear, [x, scale], axis=0, block_size=1 << 40)
+    np.testing.assert_array_equal(y, x * scale)
+
+
 def test_zero_points_of_another_shape(harness: Harness) -> None:
     x, scale = np.array([[3, 4]], np.uint8), np.float32([1, 2])
     with pytest.raises(ShapeError, match=r"differ in shape"):

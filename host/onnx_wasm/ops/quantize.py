@@ -69,7 +69,13 @@ def _walk(cx: Context, x: Value, scale: Value, zero: Value | None, axis: int, bl
     blocks = -(-extent // block)
     if scale.shape != (*x.shape[:axis], blocks, *x.shape[axis + 1 :]):
         cx.fail(f"scale {scale!r} does not fit {x!r} in blocks of {block} along axis {axis}")
-    return {"axis": extent, "block": block, "blocks": blocks, "outer_stride": blocks, "inner": inner}
+    return {
+        "axis": extent,
+        "block": min(block, max(extent, 1)),
+        "blocks": blocks,
+        "outer_stride": blocks,
+        "inner": inner,
+    }
 
 
 def quantize(
