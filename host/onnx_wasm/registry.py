@@ -18,6 +18,9 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, TypeVar
 
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

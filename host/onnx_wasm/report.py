@@ -75,11 +75,11 @@ _UNPACKED = {
 
 def _unpack(packed: Array, dtype: dtypes.DType, dims: tuple[int, ...]) -> Array:
     """One element each of a type below 8 bits, as int8, uint8 or float32."""
+    import ml_dtypes
+
     elements = math.prod(dims)
     bits = np.unpackbits(packed.reshape(-1), bitorder="little")[: elements * dtype.bits]
     codes = np.packbits(bits.reshape(elements, dtype.bits), axis=1, bitorder="little").reshape(dims)
-    import ml_dtypes
-
     kind = getattr(ml_dtypes, _UNPACKED.get(dtype.name, dtype.name), np.uint8)
     values: Array = codes.view(kind)
     return values.astype(np.float32 if dtype.is_float else np.int8 if dtype.is_signed else np.uint8)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from ..context import Context, Steps, Value
 from ..dtypes import F32, I32, I64, U8
-from ..registry import op
-from .microsoft_transformer import DOMAIN
+from ..registry import MICROSOFT, op
 
 
-@op("DynamicTimeWarping", domain=DOMAIN)
+@op("DynamicTimeWarping", domain=MICROSOFT)
 def dynamic_time_warping(cx: Context, x: Value) -> Steps:
     """The places [2, steps] of the path of least total cost through x [M, N] or [1, M, N], from its first element to
     its last, in steps to the next row, the next column, or both; where two of these are equally cheap, to the next

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..context import Array, Context, Record, Value
 from ..dtypes import BF16, F16, F32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ..words import counted
 from ._convolution import check_weights
 from ._elementwise import FLOATS, NUMBERS, cast, require, same_type
@@ -84,7 +84,7 @@ def conv_transpose(
     return cast(cx, y, dtype) if dtype is not x.dtype else y
 
 
-@op("ConvTransposeWithDynamicPads", domain="com.microsoft", host=("pads",))
+@op("ConvTransposeWithDynamicPads", domain=MICROSOFT, host=("pads",))
 def conv_transpose_with_dynamic_pads(
     cx: Context,
     x: Value,

@@ -3,7 +3,7 @@ wrote them. Only ONNX Runtime still has schemas of them, and runs them up to ops
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -43,13 +43,18 @@ def scale_1(cx: Context, x: Value, *, scale: float = 1.0) -> Value:
     return binary.mul(cx, x, _constant(cx, "scale", x, scale))
 
 
+def _scaled(cx: Context, function: Callable[[Context, Value], Value], x: Value, alpha: float, beta: float) -> Value:
+    """alpha function(beta x)"""
+    y = function(cx, binary.mul(cx, x, _constant(cx, "beta", x, beta)))
+    return binary.mul(cx, y, _constant(cx, "alpha", x, alpha))
+
+
 @op("ScaledTanh", elementwise=True)
 @widened
 def scaled_tanh(cx: Context, x: Value, *, alpha: float, beta: float) -> Value:
     """alpha tanh(beta x)"""
     require(cx, x, FLOATS)
-    y = activation.tanh(cx, binary.mul(cx, x, _constant(cx, "beta", x, beta)))
-    return binary.mul(cx, y, _constant(cx, "alpha", x, alpha))
+    return _scaled(cx, activation.tanh, x, alpha, beta)
 
 
 @op("ParametricSoftplus", elementwise=True)
@@ -57,8 +62,7 @@ def scaled_tanh(cx: Context, x: Value, *, alpha: float, beta: float) -> Value:
 def parametric_softplus(cx: Context, x: Value, *, alpha: float, beta: float) -> Value:
     """alpha log(1 + exp(beta x))"""
     require(cx, x, FLOATS)
-    y = activation.softplus(cx, binary.mul(cx, x, _constant(cx, "beta", x, beta)))
-    return binary.mul(cx, y, _constant(cx, "alpha", x, alpha))
+    return _scaled(cx, activation.softplus, x, alpha, beta)
 
 
 def _check_image(cx: Context, x: Value) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..context import Context, Value
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ._elementwise import FLOATS, require
 
 
@@ -27,7 +27,7 @@ def det(cx: Context, x: Value) -> Value:
     return y
 
 
-@op("Inverse", domain="com.microsoft")
+@op("Inverse", domain=MICROSOFT)
 def inverse(cx: Context, x: Value) -> Value:
     """The inverse of each matrix; of a singular one, infinities."""
     matrices, n = _square(cx, x)

@@ -11,7 +11,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..dtypes import F32, I32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ..words import counted
 from ._copy import copy, copy_flat, fill, only, wanted
 from ._widen import as_type
@@ -19,8 +19,6 @@ from .attention import Heads, attend, by_head, by_row, check, gathered, narrow, 
 from .binary import add
 from .matmul import multiply
 from .rotary import rotate
-
-DOMAIN = "com.microsoft"
 
 
 def padding(cx: Context, mask: Value | None, batch: int, rows: int, total: int, masked: float) -> Value | None:
@@ -55,7 +53,7 @@ def score_scale(scale: float | None, size: int) -> float:
     return scale or 1 / math.sqrt(size)
 
 
-@op("Attention", domain=DOMAIN)
+@op("Attention", domain=MICROSOFT)
 def attention(
     cx: Context,
     x: Value,
@@ -154,7 +152,7 @@ def f32(cx: Context, x: Value) -> Value:
     return as_type(cx, x, F32)
 
 
-@op("MultiHeadAttention", domain=DOMAIN)
+@op("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(
     cx: Context,
     query: Value,
@@ -258,7 +256,7 @@ def biased(cx: Context, x: Heads, bias: Value, batch: int, at: int) -> Heads:
     return by_row(y, x.heads)
 
 
-@op("GroupQueryAttention", domain=DOMAIN, host=("total_sequence_length",))
+@op("GroupQueryAttention", domain=MICROSOFT, host=("total_sequence_length",))
 def group_query_attention(
     cx: Context,
     query: Value,

@@ -9,15 +9,15 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..dtypes import F32, I32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ..words import counted
 from ._copy import copy_flat, only, wanted
 from .attention import Heads, attend, by_head, by_row, check, narrow, wide
 from .expand import expand
-from .microsoft_attention import DOMAIN, added, biased, f32, padding, score_scale, split
+from .microsoft_attention import added, biased, f32, padding, score_scale, split
 
 
-@op("DecoderMaskedMultiHeadAttention", domain=DOMAIN, host=("beam_width",))
+@op("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, host=("beam_width",))
 def decoder_masked_multi_head_attention(
     cx: Context,
     query: Value,

@@ -10,13 +10,13 @@ import numpy as np
 from ..context import Context, Value
 from ..dtypes import F32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from . import activation as activations
 from . import binary, transpose
 from ._copy import copy, wanted
 from ._elementwise import cast, flat
 from ._widen import only_floats, wide
-from .microsoft_linear import DOMAIN, linear_attention
+from .microsoft_linear import linear_attention
 from .rownorm import lp_normalization
 
 
@@ -35,7 +35,7 @@ class _Tokens(NamedTuple):
     dv: int
 
 
-@op("GatedDeltaNet", domain=DOMAIN)
+@op("GatedDeltaNet", domain=MICROSOFT)
 def gated_delta_net(
     cx: Context,
     query: Value,

@@ -9,17 +9,15 @@ import numpy as np
 from ..context import Context, Value
 from ..dtypes import F32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from . import activation as activations
 from . import binary, rownorm
 from ._copy import wanted
 from ._elementwise import cast
 from ._widen import as_type, only_f32, only_floats, widened
 
-DOMAIN = "com.microsoft"
 
-
-@op("GatedRMSNorm", domain=DOMAIN)
+@op("GatedRMSNorm", domain=MICROSOFT)
 @widened
 def gated_rms_norm(
     cx: Context, x: Value, scale: Value, gate: Value, *, activation: str = "silu", epsilon: float = 1e-5
@@ -39,7 +37,7 @@ def gated_rms_norm(
     return binary.mul(cx, cx.alias(rows, x.shape), factor)
 
 
-@op("BranchwiseRMSNorm", domain=DOMAIN)
+@op("BranchwiseRMSNorm", domain=MICROSOFT)
 @widened
 def branchwise_rms_norm(
     cx: Context, x: Value, scale: Value | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
@@ -62,7 +60,7 @@ def branchwise_rms_norm(
     return cx.alias(rownorm.rms_normalization(cx, rows, scale, epsilon=epsilon), x.shape)
 
 
-@op("ScaledSiLU", domain=DOMAIN)
+@op("ScaledSiLU", domain=MICROSOFT)
 def scaled_silu(cx: Context, x: Value, scale: Value | None = None, *, alpha: float = 1.0) -> Value:
     """z sigmoid(z) with z = scale x, or alpha x without it; rounded to the type of x after each step."""
     only_floats(cx, x, scale)
@@ -77,7 +75,7 @@ def scaled_silu(cx: Context, x: Value, scale: Value | None = None, *, alpha: flo
     return binary.mul(cx, z, activations.sigmoid(cx, z))
 
 
-@op("GatedAdd", domain=DOMAIN)
+@op("GatedAdd", domain=MICROSOFT)
 def gated_add(cx: Context, x: Value, y: Value, gate: Value, gate_weight: Value | None = None) -> Value:
     """x + y * gate, gate being one number for each row."""
     if gate_weight is not None:
@@ -88,7 +86,7 @@ def gated_add(cx: Context, x: Value, y: Value, gate: Value, gate_weight: Value |
     return binary.add(cx, x, binary.mul(cx, y, gate))
 
 
-@op("LinearAttentionGate", domain=DOMAIN)
+@op("LinearAttentionGate", domain=MICROSOFT)
 def linear_attention_gate(
     cx: Context, a: Value, dt_bias: Value, decay_scale: Value, b: Value | None = None
 ) -> tuple[Value, Value | None]:

@@ -9,17 +9,16 @@ import numpy as np
 from ..context import Context, Value
 from ..dtypes import F16, F32, U8
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ._copy import normal_axis
 from ._narrow import decode
 from .expand import expand
 from .gather import is_wide
-from .microsoft_quant import DOMAIN
 
 _FLOATS = frozenset({"f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1"})
 
 
-@op("GatherBlockQuantized", domain=DOMAIN)
+@op("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(
     cx: Context,
     data: Value,

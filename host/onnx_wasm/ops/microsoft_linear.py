@@ -8,7 +8,7 @@ from typing import Any
 from ..context import Context, Value
 from ..dtypes import F32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from . import activation as activations
 from . import transpose
 from ._copy import copy, fill
@@ -16,12 +16,11 @@ from ._elementwise import cast, flat
 from ._widen import only_f32, only_floats, wide, widened
 from .conv import conv
 
-DOMAIN = "com.microsoft"
 COLUMNS = 16
 """A unit of the kernel."""
 
 
-@op("LinearAttention", domain=DOMAIN)
+@op("LinearAttention", domain=MICROSOFT)
 def linear_attention(
     cx: Context,
     query: Value,
@@ -98,7 +97,7 @@ def _beta(cx: Context, beta: Value | None, query: Value, heads: int) -> Value:
     return wide(cx, beta)
 
 
-@op("CausalConvWithState", domain=DOMAIN)
+@op("CausalConvWithState", domain=MICROSOFT)
 @widened
 def causal_conv_with_state(
     cx: Context,

@@ -8,17 +8,14 @@ from typing import Any, NamedTuple, Protocol
 from ..context import Context, Value
 from ..dtypes import F32, I32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from . import activation as activations
 from . import binary
 from ._elementwise import flat
 from ._widen import only_f32, widened
-from .matmul import BLOCK_M, TILE_BYTES, split_k
+from .matmul import split_k
+from .microsoft_nbits import TILED_COLUMNS, tile_blocks
 from .softmax import softmax_over
-
-DOMAIN = "com.microsoft"
-COLUMNS = 64
-"""A unit of the kernel of products."""
 
 
 class Routes(NamedTuple):
@@ -140,12 +137,11 @@ def emit_product(
     **rest: Any,
 ) -> None:
     """The record of ``Experts.multiply``, of weights that have ``row`` bytes for each column of y."""
-    n, block_m = y.shape[1], min(BLOCK_M, -(-routes.rows // 4) * 4)
-    scratch = TILE_BYTES + block_m * kc * 4 + 8 * kc * 4 + COLUMNS // 8 * (kc * 32 + 64)
+    n = y.shape[1]
     cx.emit(
-        f"moe_gemm_{kind}", units=routes.experts * -(-n // COLUMNS),
-        a=x, w=weights, bias=bias, starts=routes.starts, y=y, n=n, k=x.shape[1], row=row, kc=kc, block_m=block_m,
-        scratch=cx.scratch(scratch), **rest,
+        f"moe_gemm_{kind}", units=routes.experts * -(-n // TILED_COLUMNS),
+        a=x, w=weights, bias=bias, starts=routes.starts, y=y, n=n, k=x.shape[1], row=row,
+        **tile_blocks(cx, routes.rows, kc), **rest,
     )  # fmt: skip
 
 
@@ -210,7 +206,7 @@ def mixed(cx: Context, x: Value, routes: Routes, first: Layer, second: Layer, th
     return summed(cx, second.multiply(cx, gated, routes), routes, x.shape)
 
 
-@op("MoE", domain=DOMAIN)
+@op("MoE", domain=MICROSOFT)
 @widened
 def moe(
     cx: Context,

@@ -10,11 +10,11 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..dtypes import BF16, F16, F32, I32, U8
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ..words import counted
 from ._widen import as_type
 from .matmul import BLOCK_M, TILE_BYTES, gemm, split_k
-from .microsoft_quant import DOMAIN, cast_to
+from .microsoft_quant import cast_to
 from .quantize import as_f32
 
 FEW_ROWS = 4
@@ -23,7 +23,7 @@ TILED_COLUMNS = 64
 """A unit of the kernel for many rows."""
 
 
-@op("MatMulNBits", domain=DOMAIN)
+@op("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(
     cx: Context,
     a: Value,
@@ -77,15 +77,19 @@ def matmul_nbits(
     }  # fmt: skip
     if m > FEW_ROWS:
         units = -(-N // TILED_COLUMNS)
-        cx.emit(f"matmul_nbits_tiles_{bits}", units=units, **numbers, **_blocks(cx, m, K))
+        cx.emit(f"matmul_nbits_tiles_{bits}", units=units, **numbers, **tile_blocks(cx, m, sixteens(K)))
     elif y.size:
         cx.emit(f"matmul_nbits_{bits}", units=N, **numbers)
     return cast_to(cx, y, a)
 
 
-def _blocks(cx: Context, m: int, k: int) -> dict[str, Any]:
-    """How a kernel of tiles divides its work, as kernels_wat/_nbits.wat.j2 describes it."""
-    kc = -(-split_k(k) // 16) * 16
+def sixteens(k: int) -> int:
+    """How many of k columns a kernel of tiles takes at a time where weights are decoded by sixteens."""
+    return -(-split_k(k) // 16) * 16
+
+
+def tile_blocks(cx: Context, m: int, kc: int) -> dict[str, Any]:
+    """How a kernel of tiles divides the work on m rows, as kernels_wat/_nbits.wat.j2 describes it."""
     block_m = min(BLOCK_M, -(-m // 4) * 4)
     scratch = cx.scratch(TILE_BYTES + block_m * kc * 4 + 8 * kc * 4 + TILED_COLUMNS // 8 * (kc * 32 + 64))
     return {"kc": kc, "block_m": block_m, "scratch": scratch}
@@ -131,7 +135,7 @@ BNB4 = ((*_FP4, *(-v for v in _FP4)), _NF4)
 bitsandbytes."""
 
 
-@op("MatMulBnb4", domain=DOMAIN)
+@op("MatMulBnb4", domain=MICROSOFT)
 def matmul_bnb4(
     cx: Context,
     a: Value,
@@ -170,7 +174,7 @@ def matmul_bnb4(
             "m": m, "n": N, "k": K, "block": block_size,
         }  # fmt: skip
         if m > FEW_ROWS or K % 16:
-            cx.emit("matmul_bnb4_tiles", units=-(-N // TILED_COLUMNS), **numbers, **_blocks(cx, m, K))
+            cx.emit("matmul_bnb4_tiles", units=-(-N // TILED_COLUMNS), **numbers, **tile_blocks(cx, m, sixteens(K)))
         else:
             cx.emit("matmul_bnb4", units=N, **numbers)
     return cast_to(cx, y, a)
@@ -182,7 +186,7 @@ def _table(cx: Context, quant_type: int) -> Value:
     return cx.known(np.concatenate([values.view(np.uint8).reshape(16, 4).T.reshape(-1), values.view(np.uint8)]))
 
 
-@op("MatMulFpQ4", domain=DOMAIN, host=("b_shape",))
+@op("MatMulFpQ4", domain=MICROSOFT, host=("b_shape",))
 def matmul_fpq4(cx: Context, a: Value, b: Value, b_shape: Array, *, blk_quant_type: int = 1) -> Value:
     """a [..., K] times weights of 4 bits, one column after the other in blocks of 32: a scale, a byte with the zero
     point, and 16 bytes with weights i and i + 16. Type 0 has no zero points, all others do, as in onnxruntime."""

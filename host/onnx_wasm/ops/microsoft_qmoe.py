@@ -7,12 +7,12 @@ from typing import NamedTuple
 from ..context import Context, Value
 from ..dtypes import F32, U8
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ._copy import copy
 from ._elementwise import cast
 from ._widen import as_type, only_f32, only_floats, widened
-from .matmul import split_k
-from .microsoft_moe import DOMAIN, Gate, Routes, emit_product, mixed, route_by, rows_of
+from .microsoft_moe import Gate, Routes, emit_product, mixed, route_by, rows_of
+from .microsoft_nbits import sixteens
 
 
 class StoredExperts(NamedTuple):
@@ -36,7 +36,7 @@ class StoredExperts(NamedTuple):
             emit_product(
                 cx, str(self.bits), self.weights, self.bias, x, y, routes,
                 row=self.k * self.bits // 8,
-                kc=-(-split_k(self.k) // 16) * 16,
+                kc=sixteens(self.k),
                 scales=self.scales, zeros=self.zeros, zeros_f=self.zeros_f,
                 block=self.block or -(-self.k // 16) * 16,
                 blocks=self.k // self.block if self.block else 1,
@@ -44,7 +44,7 @@ class StoredExperts(NamedTuple):
         return y
 
 
-@op("QMoE", domain=DOMAIN)
+@op("QMoE", domain=MICROSOFT)
 @widened
 def qmoe(
     cx: Context,

@@ -15,17 +15,15 @@ import numpy as np
 from ..context import Context, Value
 from ..dtypes import BOOL, F32, I16, I32, U8, U16, U32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ..words import counted
 from . import _elementwise, activation, binary, compare, concat, matmul, pool, qlinear_conv, reduce, softmax, transpose
 from ._widen import as_type
 from .qlinear import BYTES, Product, product, scales
 from .quantize import as_f32, dequantize, dynamic_quantize, quantize
 
-DOMAIN = "com.microsoft"
 
-
-@op("QuantizeLinear", domain=DOMAIN)
+@op("QuantizeLinear", domain=MICROSOFT)
 def quantize_linear(
     cx: Context, x: Value, y_scale: Value, y_zero_point: Value | None = None, *, axis: int | None = None
 ) -> Value:
@@ -35,7 +33,7 @@ def quantize_linear(
     return quantize(cx, x, y_scale, y_zero_point, dtype, axis=axis or 0)
 
 
-@op("DequantizeLinear", domain=DOMAIN)
+@op("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear(
     cx: Context, x: Value, x_scale: Value, x_zero_point: Value | None = None, *, axis: int | None = None
 ) -> Value:
@@ -66,7 +64,7 @@ def to_float(cx: Context, a: Value, b: Value, a_zero: Value | None, b_zero: Valu
     return y if dtype is F32 else _elementwise.cast(cx, y, dtype)
 
 
-@op("MatMulIntegerToFloat", domain=DOMAIN)
+@op("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(
     cx: Context,
     a: Value,
@@ -81,7 +79,7 @@ def matmul_integer_to_float(
     return to_float(cx, a, b, a_zero_point, b_zero_point, a_scale, b_scale, bias)
 
 
-@op("DynamicQuantizeMatMul", domain=DOMAIN)
+@op("DynamicQuantizeMatMul", domain=MICROSOFT)
 def dynamic_quantize_matmul(
     cx: Context,
     a: Value,
@@ -95,7 +93,7 @@ def dynamic_quantize_matmul(
     return to_float(cx, quantized, b, zero, b_zero_point, scale, b_scale, bias)
 
 
-@op("MatMulInteger16", domain=DOMAIN)
+@op("MatMulInteger16", domain=MICROSOFT)
 def matmul_integer16(cx: Context, a: Value, b: Value) -> Value:
     """The product of 16-bit integers in 32 bits, of numpy.matmul's shapes; sums beyond that wrap around."""
     wide = {I16: I32, U16: U32}.get(a.dtype)
@@ -104,7 +102,7 @@ def matmul_integer16(cx: Context, a: Value, b: Value) -> Value:
     return matmul.multiply(cx, as_type(cx, a, wide), as_type(cx, b, wide))
 
 
-@op("QGemm", domain=DOMAIN)
+@op("QGemm", domain=MICROSOFT)
 def qgemm(
     cx: Context,
     a: Value,
@@ -153,7 +151,7 @@ def _check_bytes(cx: Context, *values: Value) -> None:
             cx.fail(f"no form for {v.dtype}", UnsupportedModelError)
 
 
-@op("QLinearAdd", "QLinearMul", domain=DOMAIN)
+@op("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(
     cx: Context,
     a: Value,
@@ -201,7 +199,7 @@ def _by_table(
     return y
 
 
-@op("QLinearSigmoid", domain=DOMAIN)
+@op("QLinearSigmoid", domain=MICROSOFT)
 def qlinear_sigmoid(
     cx: Context,
     x: Value,
@@ -214,7 +212,7 @@ def qlinear_sigmoid(
     return _by_table(cx, "sigmoid", x, x_scale, x_zero_point, y_scale, y_zero_point, activation.sigmoid)
 
 
-@op("QLinearLeakyRelu", domain=DOMAIN)
+@op("QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_leaky_relu(
     cx: Context,
     x: Value,
@@ -241,7 +239,7 @@ def _requantize(
     return _by_table(cx, "same", x, x_scale, x_zero, y_scale, y_zero, lambda _, v: v)
 
 
-@op("QLinearConcat", domain=DOMAIN)
+@op("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(cx: Context, y_scale: Value, y_zero_point: Value, *inputs: Value, axis: int) -> Value:
     """Tensors, each with a scale and a zero point of its own, quantized alike and joined."""
     if not inputs or len(inputs) % 3:
@@ -251,7 +249,7 @@ def qlinear_concat(cx: Context, y_scale: Value, y_zero_point: Value, *inputs: Va
     return concat.concat(cx, *parts, axis=axis)
 
 
-@op("QLinearWhere", domain=DOMAIN)
+@op("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(
     cx: Context,
     condition: Value,
@@ -280,7 +278,7 @@ def _channels_last(cx: Context, x: Value) -> Value:
     return transpose.permute(cx, x, x.shape, (0, *range(2, x.rank), 1))
 
 
-@op("QLinearGlobalAveragePool", domain=DOMAIN)
+@op("QLinearGlobalAveragePool", domain=MICROSOFT)
 def qlinear_global_average_pool(
     cx: Context,
     x: Value,
@@ -300,7 +298,7 @@ def qlinear_global_average_pool(
     return _channels_last(cx, y) if channels_last else y
 
 
-@op("QLinearAveragePool", domain=DOMAIN)
+@op("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(
     cx: Context,
     x: Value,
@@ -329,7 +327,7 @@ def qlinear_average_pool(
     return _channels_last(cx, y) if channels_last else y
 
 
-@op("NhwcMaxPool", domain=DOMAIN)
+@op("NhwcMaxPool", domain=MICROSOFT)
 def nhwc_max_pool(
     cx: Context,
     x: Value,
@@ -351,7 +349,7 @@ def nhwc_max_pool(
     return _channels_last(cx, y)
 
 
-@op("QLinearConv", domain=DOMAIN)
+@op("QLinearConv", domain=MICROSOFT)
 def qlinear_conv_nhwc(
     cx: Context,
     x: Value,
@@ -381,7 +379,7 @@ def qlinear_conv_nhwc(
     return _channels_last(cx, y) if channels_last else y
 
 
-@op("QLinearSoftmax", domain=DOMAIN)
+@op("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(
     cx: Context,
     x: Value,
@@ -406,7 +404,7 @@ def qlinear_softmax(
     return quantize(cx, softmax.softmax_over(cx, "softmax", wide, n, inner), y_scale, y_zero_point, x.dtype)
 
 
-@op("QLinearReduceMean", domain=DOMAIN)
+@op("QLinearReduceMean", domain=MICROSOFT)
 def qlinear_reduce_mean(
     cx: Context,
     data: Value,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from ..context import Context, Value
 from ..dtypes import F32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ..words import counted
 from ._widen import as_type
 from .attention import narrow
 from .binary import add
 from .gather import gather
 from .microsoft_attention import attention_of
-from .microsoft_quant import DOMAIN, to_float
+from .microsoft_quant import to_float
 from .microsoft_transformer import normalized, words_of
 from .qlinear import BYTES
 from .quantize import dequantize
 
 
-@op("QAttention", domain=DOMAIN)
+@op("QAttention", domain=MICROSOFT)
 def qattention(
     cx: Context,
     x: Value,
@@ -59,7 +59,7 @@ def qattention(
     return tuple(narrow(cx, y, bias.dtype) for y in results)
 
 
-@op("QEmbedLayerNormalization", domain=DOMAIN)
+@op("QEmbedLayerNormalization", domain=MICROSOFT)
 def qembed_layer_normalization(
     cx: Context,
     input_ids: Value,

@@ -8,11 +8,10 @@ import numpy as np
 
 from ..context import Array, Context, Steps, Value
 from ..dtypes import F32, I32, I64, STRING, U32
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ._elementwise import flat, require
 from .activation import tanh
 from .matmul import multiply
-from .microsoft_transformer import DOMAIN
 from .transpose import permute
 
 _MASK = 0xFFFFFFFF
@@ -47,7 +46,7 @@ def fold_murmur_hash3(x: Array, *, positive: int = 1, seed: int = 0) -> Any:
     return _hashes(x, positive, seed) if x.dtype == object else NotImplemented
 
 
-@op("MurmurHash3", domain=DOMAIN, fold=fold_murmur_hash3)
+@op("MurmurHash3", domain=MICROSOFT, fold=fold_murmur_hash3)
 def murmur_hash3(cx: Context, x: Value, *, positive: int = 1, seed: int = 0) -> Value:
     """MurmurHash3_x86_32 (Austin Appleby, public domain) of each element of x, of a string in UTF-8, with 32 bits of
     the seed: uint32 if ``positive`` is 1, else int32."""
@@ -58,7 +57,7 @@ def murmur_hash3(cx: Context, x: Value, *, positive: int = 1, seed: int = 0) -> 
     return y if positive != 1 else cx.alias(y, y.shape, U32)
 
 
-@op("NGramRepeatBlock", domain=DOMAIN)
+@op("NGramRepeatBlock", domain=MICROSOFT)
 def ngram_repeat_block(cx: Context, input_ids: Value, scores: Value, *, ngram_size: int) -> Value:
     """scores [N, V], but -inf where the token behind the last ones of input_ids [N, T] makes an n-gram of the row."""
     if input_ids.dtype is not I64 or scores.dtype is not F32 or input_ids.rank != 2 or scores.rank != 2:
@@ -75,7 +74,7 @@ def ngram_repeat_block(cx: Context, input_ids: Value, scores: Value, *, ngram_si
     return y
 
 
-@op("BifurcationDetector", domain=DOMAIN)
+@op("BifurcationDetector", domain=MICROSOFT)
 def bifurcation_detector(
     cx: Context,
     src_tokens: Value,
@@ -133,7 +132,7 @@ def bifurcation_detector(
     return tokens, match
 
 
-@op("WordConvEmbedding", domain=DOMAIN)
+@op("WordConvEmbedding", domain=MICROSOFT)
 def word_conv_embedding(
     cx: Context,
     sequence: Value,

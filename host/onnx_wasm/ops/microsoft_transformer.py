@@ -11,7 +11,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..dtypes import BOOL, F32, F64, I32
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from . import activation as activations
 from . import binary, constant, gather, pad, reduce, reshape, rownorm, sampling, topk, transpose
 from ._copy import wanted
@@ -21,22 +21,20 @@ from .conv import conv
 from .fusion import Activation, fuse_activation
 from .matmul import gemm, multiply
 
-DOMAIN = "com.microsoft"
 
-
-@op("Gelu", domain=DOMAIN)
+@op("Gelu", domain=MICROSOFT)
 def gelu(cx: Context, x: Value) -> Value:
     """x / 2 (1 + erf(x / sqrt(2)))"""
     return flat(cx, f"gelu_{require(cx, x, FLOATS)}", x)
 
 
-@op("BiasGelu", domain=DOMAIN)
+@op("BiasGelu", domain=MICROSOFT)
 def bias_gelu(cx: Context, a: Value, b: Value) -> Value:
     """Gelu of a + b."""
     return gelu(cx, binary.add(cx, a, b))
 
 
-@op("FastGelu", domain=DOMAIN)
+@op("FastGelu", domain=MICROSOFT)
 def fast_gelu(cx: Context, x: Value, bias: Value | None = None) -> Value:
     """The approximation of Gelu by tanh, of x + bias."""
     if bias is not None:
@@ -44,19 +42,19 @@ def fast_gelu(cx: Context, x: Value, bias: Value | None = None) -> Value:
     return flat(cx, f"gelu_tanh_{require(cx, x, FLOATS)}", x)
 
 
-@op("QuickGelu", domain=DOMAIN)
+@op("QuickGelu", domain=MICROSOFT)
 def quick_gelu(cx: Context, x: Value, *, alpha: float = 1.702) -> Value:
     """x sigmoid(alpha x)"""
     return activations.swish(cx, x, alpha=alpha)
 
 
-@op("BiasAdd", domain=DOMAIN)
+@op("BiasAdd", domain=MICROSOFT)
 def bias_add(cx: Context, x: Value, bias: Value, skip: Value) -> Value:
     """x + bias + skip"""
     return binary.add(cx, binary.add(cx, x, bias), skip)
 
 
-@op("BiasSplitGelu", domain=DOMAIN)
+@op("BiasSplitGelu", domain=MICROSOFT)
 def bias_split_gelu(cx: Context, x: Value, bias: Value) -> Value:
     """The first half of the columns of x + bias times Gelu of the second."""
     half, odd = divmod(x.shape[-1], 2)
@@ -70,7 +68,7 @@ def bias_split_gelu(cx: Context, x: Value, bias: Value) -> Value:
     return binary.mul(cx, left, gelu(cx, right))
 
 
-@op("FusedMatMul", "TransposeMatMul", domain=DOMAIN)
+@op("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 @widened
 def fused_matmul(
     cx: Context,
@@ -98,7 +96,7 @@ def _batch_last(cx: Context, x: Value) -> Value:
     return transpose.transpose(cx, x, perm=[*range(1, x.rank - 1), 0, x.rank - 1])
 
 
-@op("FusedGemm", domain=DOMAIN)
+@op("FusedGemm", domain=MICROSOFT)
 @widened
 def fused_gemm(
     cx: Context,
@@ -120,7 +118,7 @@ def fused_gemm(
     return _activate(cx, y, activation, [p for p in (activation_alpha, activation_beta) if p is not None])
 
 
-@op("FusedConv", domain=DOMAIN)
+@op("FusedConv", domain=MICROSOFT)
 @widened
 def fused_conv(
     cx: Context,
@@ -198,7 +196,7 @@ def _rsqrt(cx: Context, x: Value) -> Value:
 
 # onnxruntime has it in the standard domain, though the standard has not.
 op("SimplifiedLayerNormalization")(_simplified)
-op("SimplifiedLayerNormalization", domain=DOMAIN)(_simplified)
+op("SimplifiedLayerNormalization", domain=MICROSOFT)(_simplified)
 
 
 def _summed(cx: Context, x: Value, skip: Value, bias: Value | None) -> Value:
@@ -213,7 +211,7 @@ def _summed(cx: Context, x: Value, skip: Value, bias: Value | None) -> Value:
     return total
 
 
-@op("SkipLayerNormalization", domain=DOMAIN)
+@op("SkipLayerNormalization", domain=MICROSOFT)
 @widened
 def skip_layer_normalization(
     cx: Context,
@@ -230,7 +228,7 @@ def skip_layer_normalization(
     return *rownorm.layer_normalization(cx, total, gamma, beta, axis=-1, epsilon=epsilon), total
 
 
-@op("SkipSimplifiedLayerNormalization", domain=DOMAIN)
+@op("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 @widened
 def skip_simplified_layer_normalization(
     cx: Context, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12
@@ -240,7 +238,7 @@ def skip_simplified_layer_normalization(
     return rownorm.rms_normalization(cx, total, gamma, epsilon=epsilon), None, None, total
 
 
-@op("EmbedLayerNormalization", domain=DOMAIN)
+@op("EmbedLayerNormalization", domain=MICROSOFT)
 def embed_layer_normalization(
     cx: Context,
     input_ids: Value,
@@ -304,37 +302,37 @@ def normalized(cx: Context, x: Value, gamma: Value, beta: Value, epsilon: float)
     return y
 
 
-@op("ExpandDims", domain=DOMAIN, host=("axis",))
+@op("ExpandDims", domain=MICROSOFT, host=("axis",))
 def expand_dims(cx: Context, x: Value, axis: Array) -> Value:
     """An axis of extent 1 inserted."""
     return reshape.unsqueeze(cx, x, axis.reshape(-1))
 
 
-@op("Trilu", domain=DOMAIN, host=("k",))
+@op("Trilu", domain=MICROSOFT, host=("k",))
 def trilu(cx: Context, x: Value, k: Array | None = None, *, upper: int = 1) -> Value:
     """The upper or lower triangle of matrices."""
     return pad.trilu(cx, x, k, upper=upper)
 
 
-@op("Range", domain=DOMAIN, host=("start", "limit", "delta"))
+@op("Range", domain=MICROSOFT, host=("start", "limit", "delta"))
 def range_(cx: Context, start: Array, limit: Array, delta: Array | None = None) -> Value:
     """From start to below limit; steps of 1 unless given."""
     return constant.range_(cx, start, limit, np.ones((), start.dtype) if delta is None else delta)
 
 
-@op("Pad", domain=DOMAIN, host=("pads",))
+@op("Pad", domain=MICROSOFT, host=("pads",))
 def pad_(cx: Context, x: Value, pads: Array, value: Value | None = None, *, mode: str = "constant") -> Value:
     """As of ai.onnx; pads may have a leading axis of extent 1."""
     return pad.pad_11(cx, x, pads.reshape(-1), value, mode=mode)
 
 
-@op("GatherND", domain=DOMAIN)
+@op("GatherND", domain=MICROSOFT)
 def gather_nd(cx: Context, x: Value, indices: Value) -> Value:
     """The slices that tuples of indices name."""
     return gather.gather_nd(cx, x, indices)
 
 
-@op("CDist", domain=DOMAIN)
+@op("CDist", domain=MICROSOFT)
 def cdist(cx: Context, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Value:
     """Distances of the rows of a from those of b, squared or not."""
     if metric not in ("sqeuclidean", "euclidean"):
@@ -348,14 +346,14 @@ def cdist(cx: Context, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Va
     return squared if metric == "sqeuclidean" else flat(cx, f"sqrt_{a.dtype.short}", squared)
 
 
-@op("Unique", domain=DOMAIN)
+@op("Unique", domain=MICROSOFT)
 def unique(cx: Context, x: Value) -> Generator[Any, Any, Any]:
     """The distinct elements in the order they first occur, which of them each is, how many there are of each."""
     y, _, inverse, counts = yield from topk.unique(cx, x, sorted=0)
     return y, inverse, counts
 
 
-@op("GridSample", domain=DOMAIN)
+@op("GridSample", domain=MICROSOFT)
 def grid_sample(
     cx: Context, x: Value, grid: Value, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Value:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..context import Context, Value
 from ..dtypes import F32, F64, I8, I32, I64, U8, DType
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ._widen import widened
 from .reduce import reduce_to
 
@@ -172,7 +172,7 @@ def max_pool(
     return y, indices
 
 
-@op("MaxpoolWithMask", domain="com.microsoft")
+@op("MaxpoolWithMask", domain=MICROSOFT)
 def masked_max_pool(
     cx: Context,
     x: Value,

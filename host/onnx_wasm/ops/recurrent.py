@@ -10,7 +10,7 @@ import numpy as np
 from ..context import Context, Value
 from ..dtypes import F32, I8, U8
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from . import qlinear
 from ._recurrent import Kind, Layer, check, layer, run, wide
 from .expand import expand
@@ -122,7 +122,7 @@ def _run_lstm(
     )  # fmt: skip
 
 
-@op("DynamicQuantizeLSTM", domain="com.microsoft")
+@op("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(
     cx: Context,
     x: Value,

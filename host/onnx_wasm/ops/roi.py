@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..context import Array, Context, Value
 from ..dtypes import F32, F64, I32, I64
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ._elementwise import FLOATS, cast, require, same_type
 from ._shapes import extents
 from .sampling import sample_scratch
@@ -123,7 +123,7 @@ def max_roi_pool(
     return cast(cx, y, given)
 
 
-@op("CropAndResize", domain="com.microsoft", host=("crop_size",))
+@op("CropAndResize", domain=MICROSOFT, host=("crop_size",))
 def crop_and_resize(
     cx: Context,
     x: Value,

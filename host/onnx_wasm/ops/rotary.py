@@ -10,7 +10,7 @@ import numpy as np
 from ..context import Context, Value
 from ..dtypes import F32, I64
 from ..errors import UnsupportedModelError
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ..words import counted
 from ._widen import only_f32, widened
 from .attention import Heads, by_head, by_row
@@ -114,7 +114,7 @@ def rotary_embedding(
     return y
 
 
-@op("RotaryEmbedding", domain="com.microsoft")
+@op("RotaryEmbedding", domain=MICROSOFT)
 @widened
 def ms_rotary_embedding(
     cx: Context,
@@ -145,7 +145,7 @@ def ms_rotary_embedding(
     return y
 
 
-@op("MRotaryEmbedding", domain="com.microsoft")
+@op("MRotaryEmbedding", domain=MICROSOFT)
 @widened
 def multimodal_rotary_embedding(
     cx: Context,

@@ -9,7 +9,7 @@ import numpy as np
 from ..context import Array, Context, Value
 from ..dtypes import STRING
 from ..layout import whole
-from ..registry import op
+from ..registry import MICROSOFT, op
 from ._copy import Dim, collapse, copy, normal_axes, normal_axis, strides
 from ._narrow import by_bytes
 from ._shapes import extents
@@ -73,7 +73,7 @@ def _slice(
     return pick(cx, x, picked)
 
 
-@op("UnfoldTensor", domain="com.microsoft")
+@op("UnfoldTensor", domain=MICROSOFT)
 @by_bytes
 def unfold(cx: Context, x: Value, *, size: int, dim: int = -1, step: int = 1) -> Value:
     """Slices of ``size`` places at every ``step`` of an axis: one for each place of that axis in y, whose last axis

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..context import Array, Context, Value
 from ..dtypes import STRING
-from ..registry import op
+from ..registry import MICROSOFT, op
 from . import _text
 
 _START, _END = "\x02", "\x03"
@@ -93,7 +93,7 @@ def fold_tokenizer(
     return y.reshape(*x.shape, width)
 
 
-@op("Tokenizer", domain="com.microsoft", fold=fold_tokenizer)
+@op("Tokenizer", domain=MICROSOFT, fold=fold_tokenizer)
 def tokenizer(
     cx: Context,
     x: Value,
